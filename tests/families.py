@@ -204,6 +204,8 @@ ROTARY = {
     ),
     "qwen3": Family("Qwen3ForCausalLM", _LLAMA),
     "qwen3_whole": Family("Qwen3ForCausalLM", _WHOLE | _TIED),
+    "mistral": Family("MistralForCausalLM", _LLAMA | _WINDOW),
+    "mistral_whole": Family("MistralForCausalLM", _WHOLE | _TIED | {"sliding_window": None}),
     "gemma2": Family("Gemma2ForCausalLM", _LLAMA | _WINDOW | _CAPS),
     "gemma2_whole": Family(
         "Gemma2ForCausalLM", _WHOLE | {"sliding_window": 8} | _NO_CAPS | UNTIED

@@ -12,24 +12,18 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny import random_bart_params, random_gpt_params, random_rotary_params, random_t5_params
+from tiny import changed, random_params
 
 from specdec.core.topology import CHAIN, Forest
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.bart.config import BartConfig
-from specdec.models.bart.model import BartModel
-from specdec.models.bart.network import Transformer as BartNetwork
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.gpt.model import GPTModel
-from specdec.models.gpt.network import Transformer as GPTNetwork
 from specdec.models.rotary.config import Rope, RotaryConfig, Stack
-from specdec.models.rotary.model import RotaryModel
-from specdec.models.rotary.network import Transformer as RotaryNetwork
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer as T5Network
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 from specdec.testing.oracle import exact_distribution, total_variation
 from specdec.testing.toys import reference_distribution
 from specdec.types import Prompt, SamplingConfig
@@ -51,7 +45,7 @@ _BART = BartConfig(
     vocab_size=V, max_positions=16, d_model=8, num_encoder_layers=1, num_decoder_layers=2,
     num_heads=2, d_ff=8, pad_id=0, eos_id=EOS, decoder_start_id=0,
 )  # fmt: skip
-_M2M = dataclasses.replace(
+_M2M = changed(
     _BART, positions="tensor2tensor", position_offset=1, pre_norm=True, embedding_norm=False,
     scaled_embedding=True, logits_bias=False, activation="relu",
 )  # fmt: skip
@@ -62,7 +56,7 @@ _GEMMA = RotaryConfig(
     sliding_rope=Rope(10.0), attention_softcap=3.0, scaled_embedding=True, eos_id=EOS, start_id=2,
 )  # fmt: skip
 # One softmax over its own keys and the encoder's.
-_T5GEMMA_2 = dataclasses.replace(
+_T5GEMMA_2 = changed(
     _GEMMA, attention_softcap=None, query_key_norms=True, merged_attention=True, start_id=0,
     encoder=Stack(
         d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=8,
@@ -83,7 +77,7 @@ SEEDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Ordered:
+class Ordered(TransformerModel):
     """A model of which the order of its logits counts alone."""
 
     numerators: tuple[int, ...] = ()  # As they are where there are none.
@@ -102,51 +96,24 @@ def _dyadic(numerators):
     return jnp.asarray(np.maximum(logits, -1e9), jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class OrderedGPT(Ordered, GPTModel):
-    """A GPT."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OrderedT5(Ordered, T5Model):
-    """A T5."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OrderedBart(Ordered, BartModel):
-    """A BART."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OrderedRotary(Ordered, RotaryModel):
-    """A Gemma or a T5Gemma."""
-
-
-# For each family what decodes, its network, its shape and its random parameters.
-KINDS = {
-    "t5": (OrderedT5, T5Network, _T5, random_t5_params),
-    "gpt": (OrderedGPT, GPTNetwork, _GPT, random_gpt_params),
-    "bart": (OrderedBart, BartNetwork, _BART, random_bart_params),
-    "m2m_100": (OrderedBart, BartNetwork, _M2M, random_bart_params),
-    "gemma": (OrderedRotary, RotaryNetwork, _GEMMA, random_rotary_params),
-    "t5gemma2": (OrderedRotary, RotaryNetwork, _T5GEMMA_2, random_rotary_params),
-}
+CONFIGS = {
+    "t5": _T5, "gpt": _GPT, "bart": _BART, "m2m_100": _M2M, "gemma": _GEMMA,
+    "t5gemma2": _T5GEMMA_2,
+}  # fmt: skip
 
 
 def weights_of(family, role):
     """Random parameters; a T5's positions alone would change little."""
-    _, _, config, drawn = KINDS[family]
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * (10 if "relpos" in jax.tree_util.keystr(path) else 1),
-        drawn(config, SEEDS[family][role == "draft"]),
+        random_params(CONFIGS[family], SEEDS[family][role == "draft"]),
     )
 
 
 def model_of(family, numerators, role="draft", mutant=None):
     """A model, or its broken variant, and its parameters."""
-    base, _, config, _ = KINDS[family]
-    kind = type(mutant.__name__, (mutant, base), {}) if mutant else base
-    model = kind(config, "in_out", numerators=numerators)
+    kind = type(mutant.__name__, (mutant, Ordered), {}) if mutant else Ordered
+    model = kind(CONFIGS[family], "in_out", numerators=numerators)
     return model, model.pack(weights_of(family, role))
 
 
@@ -163,14 +130,14 @@ def prompt_of(family):
 
 def network_logits(family, role, outputs):
     """[R, C, L, V]: behind each text and the first tokens of each of ``outputs`` [C, L - 1]."""
-    found, params, (_, network, config, _) = [], weights_of(family, role), KINDS[family]
+    found, params, network = [], weights_of(family, role), Transformer(CONFIGS[family])
     for text in TEXTS[family]:
         texts = np.tile(np.array(text or (2,), np.int32), (len(outputs), 1))
         if model_of(family, ())[0].reads_prefix:
             given = (np.concatenate([texts, outputs], axis=1),)
         else:
             given = (texts, np.pad(outputs, ((0, 0), (1, 0))))
-        logits = network(config).apply({"params": params}, *given)
+        logits = network.apply({"params": params}, *given)
         found.append(np.asarray(logits, np.float64)[:, -outputs.shape[1] - 1 :])
     return np.stack(found)
 

@@ -43,10 +43,10 @@ def parameter_axes(config, network, scan_axis=1):
         for name in attentions:
             kernels = JOINED if network == "t5" else APART
             layer |= {f"{name}/{kernel}/kernel": names for kernel, names in kernels.items()}
-        for name in ("wi_0", "wi_1") if config.gated else ("wi",):
+        for name in ("wi_0", "wi_1") if config.decoder.gated else ("wi",):
             layer[f"mlp/{name}/kernel"] = ("embed", "mlp")
         layer["mlp/wo/kernel"] = ("mlp", "embed")
-        if network != "t5" or config.relative_bias_in_every_layer:
+        if network != "t5" or config.decoder.positions.in_every_layer:
             layer |= table
         else:
             axes |= {f"{stack}/{path}": names for path, names in table.items()}
@@ -70,7 +70,7 @@ def parameter_sizes(config, stack):
         "vocab": config.vocab_size, "embed": config.d_model, "mlp": config.d_ff,
         "heads": config.num_heads, "kv": config.head_dim,
         "joined_kv": config.num_heads * config.head_dim,
-        "relpos_buckets": config.relative_attention_num_buckets, "layers": depth_of(config, stack),
+        "relpos_buckets": config.decoder.positions.buckets, "layers": depth_of(config, stack),
     }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def numpy_logits(params, config, inputs, decoder_inputs):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
 
     def activation(x):
-        if config.activation == "relu":
+        if config.decoder.activation == "relu":
             return np.maximum(x, 0)
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
@@ -230,7 +230,7 @@ def numpy_logits(params, config, inputs, decoder_inputs):
         return mixed.reshape(*x.shape[:2], -1) @ layer["out"]["kernel"]
 
     def feed_forward(layer, x):
-        if config.gated:
+        if config.decoder.gated:
             hidden = activation(x @ layer["wi_0"]["kernel"]) * (x @ layer["wi_1"]["kernel"])
         else:
             hidden = activation(x @ layer["wi"]["kernel"])

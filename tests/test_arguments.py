@@ -6,7 +6,7 @@ import inspect
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.api import Pair
@@ -23,7 +23,7 @@ TEXTS = [[5, 6, 7, 1], [8, 9, 1]]
 
 @pytest.fixture(scope="module")
 def pair():
-    target = load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], 0), "random")
+    target = load_packed(TINY["v1.1"], random_params(TINY["v1.1"], 0), "random")
     return Pair(target, Random().open(type("Opening", (), {"target": target})()), None)
 
 

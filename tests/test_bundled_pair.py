@@ -13,7 +13,7 @@ from specdec.checkpoints import load_huggingface, open_checkpoint
 from specdec.checkpoints.loading import load_packed
 from specdec.data.text import read_pairs
 from specdec.decoding.batches import commonest, make_batches
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 BUNDLED = Path(str(importlib.resources.files("specdec"))) / "bundled" / "quickstart"
 GAMMA, BATCH, MAX_LEN = 3, 16, 64

@@ -1,5 +1,6 @@
 """Tiny models and inputs for tests."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.models.bart.config import BartConfig
-from specdec.models.bart.network import init_params as bart_params
 from specdec.models.gpt.config import GPTConfig
-from specdec.models.gpt.network import init_params as gpt_params
 from specdec.models.rotary.config import Rope, RotaryConfig, Stack
-from specdec.models.rotary.network import init_params as rotary_params
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.config import Absolute, Relative
+from specdec.models.transformer.network import init_params
 
 TINY = {
     "v1.1": T5Config(
@@ -105,24 +104,59 @@ TINY_ROTARY = {
 }  # fmt: skip
 
 
-def random_bart_params(config, seed):
-    """As those of a GPT."""
-    return _noisy(bart_params(config, jax.random.key(seed)), seed, 0.3)
+# Of the settings that families call otherwise, or that are of one stack alone: where they are.
+_POSITIONS = {
+    "relative_attention_num_buckets": "buckets", "relative_attention_max_distance": "distance",
+    "relative_bias_in_every_layer": "in_every_layer", "max_positions": "count",
+    "position_offset": "offset", "rope": "rope", "sliding_rope": "sliding_rope",
+}  # fmt: skip
+_LOGITS = {"logits_bias": "bias", "logits_softcap": "softcap"}
+_NORMS = {"layer_norm_epsilon": "epsilon", "embedding_norm": "embedding"}
 
 
-def random_rotary_params(config, seed):
-    """As those of T5."""
-    return _noisy(rotary_params(config, jax.random.key(seed)), seed, 0.2)
+def changed(config, **fields):
+    """A config with other settings, by their names in any family; both stacks have them alike."""
+    own = {each.name for each in dataclasses.fields(config)}
+    if "decoder_start_id" in fields:
+        fields["start_id"] = fields.pop("decoder_start_id")
+    depths = {"decoder": fields.pop("num_decoder_layers", fields.get("num_layers"))}
+    depths["encoder"] = fields.pop("num_encoder_layers", fields.pop("num_layers", None))
+    whole = {name: fields.pop(name) for name in {*fields} & own}
+    logits = {_LOGITS[name]: fields.pop(name) for name in {*fields} & {*_LOGITS}}
+    if "tied_logits" in fields:
+        logits["tied"] = fields.pop("tied_logits")
+        logits["scaled"] = logits["tied"] and isinstance(config.decoder.positions, Relative)
+    positions = {_POSITIONS[name]: fields.pop(name) for name in {*fields} & {*_POSITIONS}}
+    if isinstance(kind := fields.pop("positions", {}), str):
+        positions["kind"] = kind
+    norms = {_NORMS[name]: fields.pop(name) for name in {*fields} & {*_NORMS}}
+    if "pre_norm" in fields:
+        norms["place"] = "before" if fields.pop("pre_norm") else "after"
+    stacks = {}
+    for name, stack in config.stacks.items():
+        more = dict(fields)
+        if isinstance(stack.positions, Absolute) and {"d_model", "num_heads"} & {*more}:
+            heads = more.get("num_heads", stack.num_heads)
+            more["head_dim"] = max(1, more.get("d_model", stack.d_model) // heads)
+        if "num_heads" in more and stack.kv_heads == stack.num_heads:
+            more.setdefault("num_kv_heads", more["num_heads"])
+        if depths[name] is not None:
+            more["num_layers"] = depths[name]
+        more.setdefault("norm", dataclasses.replace(stack.norm, **norms))
+        more["positions"] = dataclasses.replace(stack.positions, **positions)
+        stacks[name] = dataclasses.replace(stack, **more)
+    logits = dataclasses.replace(config.logits, **logits)
+    return dataclasses.replace(config, **{"logits": logits, **stacks, **whole})
 
 
-def random_gpt_params(config, seed):
-    """As those of T5, with logits that are not the newest token's own."""
-    return _noisy(gpt_params(config, jax.random.key(seed)), seed, 0.3)
-
-
-def random_t5_params(config, seed):
+def random_params(config, seed):
     """Weights far from their initialisation: no scale is 1 and logits spread by a few units."""
-    return _noisy(init_params(config, jax.random.key(seed)), seed, 0.2)
+    return _noisy(init_params(config, jax.random.key(seed)), seed, stddev_of(config))
+
+
+def stddev_of(config):
+    """Of the noise; with LayerNorms more of it, or else logits would be the newest token's own."""
+    return 0.3 if config.decoder.norm.kind == "layer" else 0.2
 
 
 def _noisy(params, seed, stddev):
@@ -136,15 +170,6 @@ def _noisy(params, seed, stddev):
 
 
 EVERY = {**TINY_T5, **TINY_GPT, **TINY_BART, **TINY_ROTARY}
-_RANDOM = {
-    T5Config: random_t5_params, GPTConfig: random_gpt_params, BartConfig: random_bart_params,
-    RotaryConfig: random_rotary_params,
-}  # fmt: skip
-
-
-def random_params(config, seed):
-    """Those of its family."""
-    return _RANDOM[type(config)](config, seed)
 
 
 def ragged_inputs(batch, length, vocab_size, seed=0):

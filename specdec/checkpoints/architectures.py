@@ -1,62 +1,73 @@
-"""The models that a config describes: the middle of the library asks here and names none.
-
-The class of a config says which architecture it is of (``specdec.checkpoints.families``).
-"""
+"""The models that a config describes, and what is known of them without weights."""
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
-from specdec.checkpoints.families import FAMILIES, family_of
-from specdec.models.config import Config
-from specdec.models.packed import Layout, PackedModel
+from specdec.checkpoints.families import FAMILIES
+from specdec.core.platforms import Layout
 from specdec.models.partitioning import Partitioning
-from specdec.models.t5.config import T5Config
+from specdec.models.transformer.config import Relative, TransformerConfig
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer, init_params
+from specdec.models.transformer.tree import parameter_shapes
 
-EncoderDecoder = T5Config  # The network that T5X has, and that learns together with its draft.
+__all__ = [
+    "Config", "config_of", "count_parameters", "decode_model", "init_params", "is_t5", "network",
+    "parameter_shapes",
+]  # fmt: skip
+Config = TransformerConfig
 
 
-def network(config: Config) -> Any:
+def network(config: Config) -> Transformer:
     """The linen module that is trained and scored on whole texts."""
-    return family_of(config).network.Transformer(config)
-
-
-def init_params(config: Config, key: jax.Array) -> dict:
-    """Random parameters of the network."""
-    return family_of(config).network.init_params(config, key)
+    return Transformer(config)
 
 
 def decode_model(
     config: Config, layout: Layout | None = None, partitioning: Partitioning | None = None
-) -> PackedModel:
+) -> TransformerModel:
     """Model that decodes with the network's parameters once they are packed.
 
     Args:
       layout: None for the best one here.
     """
-    options: dict[str, Any] = {"partitioning": partitioning} | (
-        {"layout": layout} if layout else {}
-    )
-    return family_of(config).model(config, **options)
+    if layout is None:
+        return TransformerModel(config, partitioning=partitioning)
+    return TransformerModel(config, layout, partitioning)
+
+
+def is_t5(config: Config) -> bool:
+    """Whether it is the network that T5X has, and that learns together with its draft."""
+    return isinstance(config.decoder.positions, Relative)
 
 
 def config_of(fields: Mapping[str, Any]) -> Config:
-    """The config with these fields, as ``dataclasses.asdict`` gives them."""
-    for kind in FAMILIES:
-        if set(fields) <= {each.name for each in dataclasses.fields(kind)}:
-            return kind(**fields)
-    raise TypeError(f"No architecture's config has all fields {', '.join(fields)}.")
+    """The config with these fields, as ``dataclasses.asdict`` gives them.
+
+    Runs of older versions have the settings of one of the families' own functions.
+
+    Raises:
+      TypeError: fields are missing, or some are no config's.
+      ValueError: a value is out of range.
+    """
+    if "decoder" in fields:
+        return Config(**fields)
+    shapes = dict.fromkeys(family.shape for family in FAMILIES)
+    for shape in sorted(shapes, key=lambda shape: any(_rest(shape))):
+        if any(_rest(shape)) or set(fields) <= inspect.signature(shape).parameters.keys():
+            return shape(**fields)
+    raise TypeError(f"No network has all fields {', '.join(fields)}.")
 
 
-def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a network, by its path in the tree."""
-    return family_of(config).parameter_shapes(config)
+def _rest(shape: Any) -> list[str]:
+    """Parameters of a function that take all others."""
+    found = inspect.signature(shape).parameters.values()
+    return [each.name for each in found if each.kind is each.VAR_KEYWORD]
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

@@ -91,7 +91,7 @@ def naming_fields(source: str, names: Mapping[str, str]) -> Iterator[None]:
     except CheckpointError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        ours = re.compile(r"\b(?:\w*Config|Stack|Rope)\.(\w+)")
+        ours = re.compile(r"\b(?:TransformerConfig|[A-Z][a-z]+)\.(\w+)")
         reason = ours.sub(lambda found: names.get(found[1], found[1]), str(error))
         raise CheckpointError(f"{source}: {reason[:_MOST_WORDS]}") from None
 
@@ -125,9 +125,8 @@ def special_tokens(
     pad, start = first("pad_token_id"), first("decoder_start_token_id", "bos_token_id")
     spare = ends[0] if ends and not encodes else 0
     pad, other = (spare, spare) if pad is None else (pad, pad if encodes else spare)
-    name = "decoder_start_id" if encodes else "start_id"
     return {
-        "pad_id": pad, name: other if start is None else start,
+        "pad_id": pad, "start_id": other if start is None else start,
         "eos_id": ends[0] if ends else None, "more_eos_ids": tuple(ends[1:]),
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from specdec.checkpoints import (
     t5x,
 )
 from specdec.checkpoints.parameters import CheckpointError
-from specdec.models.config import Config
+from specdec.models.transformer.config import TransformerConfig as Config
 from specdec.text.files import vocabulary_in
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints.families import MODEL_TYPES, SUPPORTED, family_of
-from specdec.checkpoints.families.base import weights_in
+from specdec.checkpoints.families.base import Family, named_parameters, weights_in
 from specdec.checkpoints.fields import Fields, format_tokens, is_sealed, naming_fields, sealed
 from specdec.checkpoints.hf_files import (
     ADAPTER,
@@ -34,7 +34,8 @@ from specdec.checkpoints.parameters import (
 )
 from specdec.core.checkpoint_files import read_json
 from specdec.core.files import write_json
-from specdec.models.config import Config
+from specdec.models.transformer.config import TransformerConfig as Config
+from specdec.models.transformer.tree import parameter_shapes
 from specdec.text.files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -78,8 +79,8 @@ def open_huggingface(
     """
     wanted = None if dtype is None else as_dtype(dtype)
     directory = local_directory(directory_or_hub_id)
-    config = read_config(directory)
-    opened = family_of(config).open_parameters(weights_in(directory, wanted, config), config)
+    family, config = _read(directory)
+    opened = family.open_parameters(weights_in(directory, wanted, config), config)
     return opened[0], unflatten_dict(opened[1], sep="/")
 
 
@@ -89,6 +90,10 @@ def read_config(directory: Path) -> Config:
     Raises:
       CheckpointError: a file is missing or damaged, or the model is one that cannot be loaded.
     """
+    return _read(directory)[1]
+
+
+def _read(directory: Path) -> tuple[Family, Config]:
     if (directory / ADAPTER).exists():
         raise CheckpointError(
             f"{directory} holds an adapter ({ADAPTER}), such as LoRA's, which changes another "
@@ -102,11 +107,11 @@ def read_config(directory: Path) -> Config:
 def _adapted(directory: Path) -> str:
     """End of the name of peft's class for the model that an adapter changes."""
     if (directory / CONFIG).exists():
-        return task_of(_parsed(directory).reads_prefix)
+        return task_of(_parsed(directory)[1].reads_prefix)
     return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")
 
 
-def _parsed(directory: Path) -> Config:
+def _parsed(directory: Path) -> tuple[Family, Config]:
     path = directory / CONFIG
     raw = read_json(path)
     model_type = _model_type(raw)
@@ -123,8 +128,8 @@ def _parsed(directory: Path) -> Config:
     family, beside = MODEL_TYPES[model_type], directory / GENERATION_CONFIG
     generation = Fields(read_json(beside), str(beside)) if beside.exists() else None
     complete = raw if is_sealed(raw) else config_fields(model_type, raw, path)
-    with naming_fields(str(path), family.names):
-        return family.parse_config(model_type, Fields(complete, str(path)), generation)
+    with naming_fields(str(path), family.fields):
+        return family, family.parse_config(model_type, Fields(complete, str(path)), generation)
 
 
 def _model_type(raw: Mapping[str, Any]) -> str | None:
@@ -166,14 +171,16 @@ def save_huggingface(
     stored_dtype = as_dtype(dtype)
     arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
     family = family_of(config)
-    check_parameters("params", family.parameter_shapes(config), arrays)
+    check_parameters("params", parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)
 
     with written_whole(Path(directory).absolute()) as partial:
-        table = family.all_parameters(config)
+        table = named_parameters(config, family.names(config))
         write_weights(partial, table, arrays, stored_dtype, max_shard_bytes)
         tokens = format_tokens(config)
-        fields = {**family.format_config(config), "torch_dtype": dtype, **tokens}
+        model_type = family.model_type_of(config)
+        assert model_type is not None  # It is of this family.
+        fields = {**family.format_config(config, model_type), "torch_dtype": dtype, **tokens}
         write_json(partial / CONFIG, sealed(fields))
         write_json(partial / GENERATION_CONFIG, tokens)
         if vocabulary_file is not None:

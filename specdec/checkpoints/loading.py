@@ -40,9 +40,9 @@ from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
-from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning
 from specdec.models.placing import replicate
+from specdec.models.transformer.model import TransformerModel
 from specdec.rules.positions import ForcedFirst
 from specdec.text.base import Languages
 from specdec.text.opening import difference
@@ -68,8 +68,8 @@ def load_packed(
 ) -> LoadedTarget:  # fmt: skip
     """Packs a checkpoint tree for decoding, on one device or as ``partitioning`` asks.
 
-    Parameters too large for ``narrow`` (see :meth:`specdec.models.packed.PackedModel.pack`) are
-    stored as they are after all.
+    Parameters too large for ``narrow`` (see :meth:`TransformerModel.pack`) are stored as they are
+    after all.
 
     Raises:
       ValueError: the mesh does not divide the model, or cuts kernels that are to have 8 bits.
@@ -82,7 +82,7 @@ def load_packed(
     return as_loaded(model, packed, source)
 
 
-def as_loaded(model: PackedModel, params: Params, source: str) -> LoadedTarget:
+def as_loaded(model: TransformerModel, params: Params, source: str) -> LoadedTarget:
     """A model whose parameters are packed already."""
     widths = (model.config.encoder_width, model.config.encoding_width)
     generated = None if params.output_tokens is None else len(params.output_tokens)
@@ -101,7 +101,7 @@ def translating(loaded: LoadedTarget, languages: Languages, code: str | None) ->
       ValueError: there is no such language, or none is given.
     """
     model, ids = loaded.model, set(languages.ids.values())
-    assert isinstance(model, PackedModel)  # It was read from a checkpoint.
+    assert isinstance(model, TransformerModel)  # It was read from a checkpoint.
     own = [rule for rule in loaded.rules if isinstance(rule, ForcedFirst) and rule.token in ids]
     if code is None and not own and model.config.start_id in ids:
         return loaded
@@ -109,7 +109,7 @@ def translating(loaded: LoadedTarget, languages: Languages, code: str | None) ->
     if code is not None or not own:
         first = languages.ids[languages.code("target_language", code)]
         if languages.starts_outputs:
-            config = dataclasses.replace(model.config, decoder_start_id=first)
+            config = dataclasses.replace(model.config, start_id=first)
             model, first = dataclasses.replace(model, config=config), None
     rules = tuple(rule for rule in loaded.rules if rule not in own)
     return dataclasses.replace(loaded, model=model, rules=rules, first_token=first)
@@ -235,7 +235,7 @@ class DraftLoader:
         path = resolve(path, "draft")
         config, weights = load_heads(path, params)
         model, own, narrow = self.target.model, self.target.params, draft_kernel_dtype(self.dtype)
-        assert isinstance(model, PackedModel)  # It was read from a checkpoint.
+        assert isinstance(model, TransformerModel)  # It was read from a checkpoint.
         tokens = load_draft_vocabulary(path, model.vocab_size)
         if tokens is not None:
             own = model.restricted(own, params, tokens, narrow)

@@ -20,7 +20,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import t5x_files, t5x_gin
-from specdec.checkpoints.families.t5 import FAMILY
 from specdec.checkpoints.parameters import (
     CheckpointError,
     Index,
@@ -32,6 +31,8 @@ from specdec.checkpoints.parameters import (
 )
 from specdec.checkpoints.t5x_files import CHECKPOINT, is_remote, names_in
 from specdec.models.t5.config import T5Config
+from specdec.models.transformer.config import TransformerConfig
+from specdec.models.transformer.tree import parameter_shapes
 
 STATE = "state"  # Where T5X's Orbax checkpoints, and some native ones, keep everything.
 _STEP = re.compile(r"checkpoint_(\d+)")
@@ -87,7 +88,7 @@ def find_checkpoint(source: str | Path, step: int | None = None) -> tuple[str, i
 
 def open_t5x(
     source: str | Path, dtype: str | None = "float32", step: int | None = None
-) -> tuple[T5Config, dict[str, Any]]:
+) -> tuple[TransformerConfig, dict[str, Any]]:
     """Opens a T5X checkpoint, whose parameters are read when used.
 
     The network's shape is that of the arrays. What they do not show is T5's own: gated
@@ -113,12 +114,12 @@ def open_t5x(
     arrays = _shared_biases(_unstack(_open_target(location, wanted), location))
     config = _infer_config({path: array.shape for path, array in arrays.items()}, location)
     arrays = _with_joined_heads(arrays, config, location)
-    check_parameters(location, FAMILY.parameter_shapes(config), arrays, "the rest of the network")
+    check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
     return t5x_gin.with_gin(config, location), unflatten_dict(arrays, sep="/")
 
 
 def save_t5x(
-    directory: str | Path, config: T5Config, params: Mapping[str, Any], step: int,
+    directory: str | Path, config: TransformerConfig, params: Mapping[str, Any], step: int,
     dtype: str = "float32",
 ) -> None:  # fmt: skip
     """Writes ``checkpoint_<step>`` as T5X's version 3, which T5X opens for inference.
@@ -135,7 +136,7 @@ def save_t5x(
         raise CheckpointError(f"{location} is not local; write to a local directory and copy it.")
     stored_dtype = as_dtype(dtype)
     arrays = flatten_dict(params, sep="/")
-    check_parameters("params", FAMILY.parameter_shapes(config), arrays)
+    check_parameters("params", parameter_shapes(config), arrays)
     with written_whole(Path(location).absolute() / f"checkpoint_{step}") as partial:
         t5x_files.write_arrays(partial, arrays, stored_dtype, step, "params")
 
@@ -213,7 +214,7 @@ def _shared_biases(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
 
 
 def _with_joined_heads(
-    arrays: Mapping[str, StoredArray], config: T5Config, source: str
+    arrays: Mapping[str, StoredArray], config: TransformerConfig, source: str
 ) -> dict[str, StoredArray]:
     """Kernels [D, H, K] and [H, K, D], as ``scalable_t5`` has them, as T5's; others as they are."""
     width, heads = config.d_model, (config.num_heads, config.head_dim)
@@ -267,7 +268,7 @@ def _sizes(
     return shape
 
 
-def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> T5Config:
+def _infer_config(shapes: Mapping[str, tuple[int, ...]], source: str) -> TransformerConfig:
     """The network that parameters of these shapes, by path, are of."""
 
     def sizes(path: str, axes: str) -> tuple[int, ...]:

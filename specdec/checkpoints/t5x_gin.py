@@ -14,7 +14,7 @@ from typing import Any
 
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.checkpoints.t5x_files import is_remote, reason, small_file
-from specdec.models.t5.config import T5Config
+from specdec.models.transformer.config import TransformerConfig
 
 NAME = "config.gin"
 # T5X's names of sizes and ours.
@@ -26,7 +26,7 @@ SIZES = {
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 
 
-def with_gin(config: T5Config, location: str) -> T5Config:
+def with_gin(config: TransformerConfig, location: str) -> TransformerConfig:
     """The network with the activation that ``config.gin`` names, if there is such a file.
 
     It is in the checkpoint's directory or in the one above.
@@ -42,7 +42,7 @@ def with_gin(config: T5Config, location: str) -> T5Config:
     return config
 
 
-def _applied(config: T5Config, text: bytes, source: str) -> T5Config:
+def _applied(config: TransformerConfig, text: bytes, source: str) -> TransformerConfig:
     try:
         fields = _fields(text.decode())
     except Exception as error:  # Its type depends on the fault.
@@ -59,10 +59,14 @@ def _applied(config: T5Config, text: bytes, source: str) -> T5Config:
     activations = fields.get("mlp_activations")
     if activations is None:
         return config
-    gate = ["linear"] if config.gated else []
+    gate = ["linear"] if config.decoder.gated else []
     for theirs, activation in ACTIVATIONS.items():
         if activations in ((theirs, *gate), [theirs, *gate]):
-            return dataclasses.replace(config, activation=activation)
+            stacks = {
+                name: dataclasses.replace(stack, activation=activation)
+                for name, stack in config.stacks.items()
+            }
+            return dataclasses.replace(config, **stacks)
     rest = ", 'linear'" if gate else ""
     raise CheckpointError(
         f"{source}: T5Config.mlp_activations is {activations!r}; for these arrays it must be "

@@ -25,8 +25,8 @@ from specdec.decoding.batches import input_bucket
 from specdec.decoding.options import Decoding, decoding_of
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
-from specdec.models.packed import PackedModel
 from specdec.models.partitioning import DeviceMesh
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import Prompt
 
 
@@ -114,7 +114,7 @@ def _of_pair(
     pair: Pair, draft: Any, names: tuple[str, str | None] | None
 ) -> tuple[Config, Any, tuple[str, str | None]]:
     """The shapes of a pair that was loaded, for whatever device."""
-    assert isinstance(pair.target.model, PackedModel)
+    assert isinstance(pair.target.model, TransformerModel)
     own, source = pair.draft.model, None if draft is None else _name(draft, "draft")
     if draft is None and pair.draft.weights != ():
         if own is None or pair.draft.weights is not own.params:
@@ -122,7 +122,7 @@ def _of_pair(
                 "The pair's draft is more than a model: give compile_report its spec as well, as "
                 "load_pair was given it."
             )
-        assert isinstance(own.model, PackedModel)
+        assert isinstance(own.model, TransformerModel)
         draft, source = own.model.config, own.source
     return pair.target.model.config, draft, names or (pair.target.source, source)
 

@@ -28,8 +28,8 @@ from specdec.drafters.base import DraftSpec, MakeTree, OpenDraft
 from specdec.drafters.model import model_draft
 from specdec.drafters.ngram_tables import NgramTables
 from specdec.models.base import LoadedModel
-from specdec.models.packed import PackedModel
 from specdec.models.partitioning import Partitioning
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import Params
 
 Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
@@ -46,7 +46,7 @@ def _packed(
     return model.pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
 
 
-def _laid_out(model: PackedModel, params: Any) -> Any:
+def _laid_out(model: TransformerModel, params: Any) -> Any:
     """Shapes with the shardings of a model's mesh; kernels of few bits no mesh cuts."""
     laid = model.partitioning
     if laid is None or any(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(params)):
@@ -55,7 +55,7 @@ def _laid_out(model: PackedModel, params: Any) -> Any:
         lambda leaf, axes: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=laid.sharding(axes)
         ),
-        params, model.packing.logical_axes(params),
+        params, model.logical_axes(params),
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
     """The decoder with shapes for arrays, on a mesh with shardings."""
     target_params, others = shapes
     target = decoder.target
-    assert isinstance(target.model, PackedModel)
+    assert isinstance(target.model, TransformerModel)
     target_params = _laid_out(target.model, target_params)
     target = dataclasses.replace(target, params=target_params)
     if isinstance(decoder, BatchDecoder):

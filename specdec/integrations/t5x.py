@@ -35,8 +35,9 @@ from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.config import TransformerConfig
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import init_params
 from specdec.training.teacher_forcing import decoder_inputs
 from specdec.types import Params, Prompt
 
@@ -44,7 +45,7 @@ _OF_GENERATE = ("stop", "time_limit", "log_probs", "top_log_probs", "num_samples
 _NO_HYPOTHESIS = -1e7  # ``t5x.decoding.NEG_INF``.
 
 
-def t5_config(module: nn.Module, eos_id: int) -> T5Config:
+def t5_config(module: nn.Module, eos_id: int) -> TransformerConfig:
     """The network of a ``t5x.examples.t5.network.Transformer``.
 
     Raises:
@@ -134,7 +135,7 @@ class SpeculativeEncoderDecoderModel(
         # As T5X's own decoding, which takes 1 for a vocabulary without an end.
         config = t5_config(module, output_vocabulary.eos_id or 1)
         # T5X compiles the program, without the options that the CPU's own layout needs.
-        model = self._target = T5Model(config, layout="in_out")
+        model = self._target = TransformerModel(config, layout="in_out")
         # Before a checkpoint is restored the parameters are shapes.
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")

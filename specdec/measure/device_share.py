@@ -73,7 +73,7 @@ def _weights(config: Config, partitioning: Partitioning) -> _Weights:
         return math.prod(part) * array.dtype.itemsize
 
     def total(arrays: Any) -> int:
-        axes = model.packing.logical_axes(arrays)
+        axes = model.logical_axes(arrays)
         return sum(jax.tree.leaves(jax.tree.map(held, arrays, axes)))
 
     return _Weights(total(packed), total(read))

@@ -23,6 +23,8 @@ from specdec.core.reductions import softmax_parts
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import constrain
 
+NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
+
 
 def entries(x: Float[Array, "b t i"], heads: int) -> Float[Array, "b h t k"]:
     """Keys or values as a cache of so many heads has them; of 1, side by side."""

@@ -38,6 +38,10 @@ T5X_RULES: Rules = (
 REPLICATED_RULES: Rules = (("batch", "data"),)
 _LOGICAL = [axis for axis, _ in T5X_RULES]
 MESH_AXES = ("data", "model")
+# Logical axes of activations.
+HIDDEN_AXES = ("batch", "length", "embed")
+HEADS_AXES = ("batch", "length", "heads", "kv")
+MLP_AXES = ("batch", "length", "mlp")
 
 
 @checked(named=True)

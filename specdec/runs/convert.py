@@ -9,15 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from specdec import checkpoints
 from specdec.checkpoints import CheckpointError
-from specdec.checkpoints.architectures import (
-    Config,
-    EncoderDecoder,
-    network,
-)
+from specdec.checkpoints.architectures import Config, is_t5, network
 from specdec.checkpoints.parameters import written_whole
+from specdec.models.transformer.config import Relative
 from specdec.text.files import copy_vocabulary, vocabulary_in
 from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
 from specdec.training.teacher_forcing import teacher_forced
@@ -55,7 +53,7 @@ def convert(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
     before, step, vocabulary = _open(source, dtype, step)
     config, params = before
-    if form == "t5x" and not isinstance(config, EncoderDecoder):
+    if form == "t5x" and not is_t5(config):
         raise CheckpointError(
             f"{source} is no T5, and t5x is for T5s: choose huggingface or orbax."
         )
@@ -64,7 +62,6 @@ def convert(
             checkpoints.save_huggingface(partial, config, params, vocabulary, dtype)
             after = checkpoints.open_huggingface(partial, dtype)
         elif form == "t5x":
-            assert isinstance(config, EncoderDecoder)
             checkpoints.save_t5x(partial, config, params, step, dtype)
             after = checkpoints.open_t5x(partial, dtype)
         else:
@@ -72,11 +69,11 @@ def convert(
             after = load_params(partial)
         if form != "huggingface" and vocabulary is not None:
             copy_vocabulary(vocabulary, partial)
-        new = dataclasses.asdict(after[0])
+        old, new = (flatten_dict(dataclasses.asdict(each), sep=".") for each in (config, after[0]))
         changed = [
-            f"{name} from {old!r} to {new[name]!r}"
-            for name, old in dataclasses.asdict(config).items()
-            if name not in _NOT_ARITHMETIC and old != new[name]
+            f"{name} from {value!r} to {new.get(name)!r}"
+            for name, value in old.items()
+            if name not in _NOT_ARITHMETIC and value != new.get(name)
         ]
         difference = float(jnp.abs(_logits(before, config) - _logits(after, config)).max())
         if changed or not difference <= TOLERANCE:
@@ -114,8 +111,8 @@ def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
     config, params = given[0], jax.tree.map(jnp.asarray, given[1])
     generator = np.random.default_rng(0)
     length = 2 * _TARGET_LENGTH
-    if isinstance(drawn_for, EncoderDecoder):
-        length = drawn_for.relative_attention_max_distance + 32
+    if isinstance(positions := drawn_for.decoder.positions, Relative):
+        length = positions.distance + 32
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
     targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,10 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     if is_t5x(source) or Path(source).is_dir():
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
     name = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
-    for family in FAMILIES.values():
+    for family in FAMILIES:
         if shape := family.public_shape(name):
-            return _public_shape(source, *shape, family.config, root)
-    known = (name for family in FAMILIES.values() for name in family.public)
+            return _public_shape(source, *shape, family.shape, root)
+    known = (name for family in FAMILIES for name in family.public)
     raise CheckpointError(
         f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
         f"{SHAPES}: {', '.join(known)}."
@@ -152,7 +153,7 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
 
 
 def _public_shape(
-    source: str, name: str, kind: str, config: type, root: Path
+    source: str, name: str, kind: str, config: Callable[..., Config], root: Path
 ) -> tuple[Config, str]:
     file = f"{SHAPES}/{name}.gin"
     if not (root / file).is_file():

@@ -38,7 +38,7 @@ from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadParams
-from specdec.models.packed import PackedModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.training import teacher_forcing
 from specdec.training.batching import BatchingOptions, TokenBatch
 from specdec.training.checkpointing import load_params, load_vocabulary
@@ -257,7 +257,7 @@ def _after(states: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
 
 
 def look_ahead(
-    target: PackedModel, params: LookAheadParams, encoded: Encoded, fed: Int[Array, "b t"]
+    target: TransformerModel, params: LookAheadParams, encoded: Encoded, fed: Int[Array, "b t"]
 ) -> Float[Array, "b t l d"]:
     """The states of embeddings behind each position of a text, all in one call.
 

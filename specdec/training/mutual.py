@@ -84,8 +84,7 @@ def learn_together(
         load_params, (mutual.target, mutual.draft)
     )
     check_draft(draft_model, target_model)
-    both = architectures.EncoderDecoder
-    if not isinstance(target_model, both) or not isinstance(draft_model, both):
+    if not all(map(architectures.is_t5, (target_model, draft_model))):
         raise ValueError(
             "Only a T5 learns together with its draft: its encoder stays as it is. Distill the "
             "draft of another one."

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from specdec.models.config import Config
-from specdec.models.packed import PackedModel
+from specdec.models.transformer.config import TransformerConfig as Config
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import Encoded, Prompt
 
 
@@ -67,7 +67,7 @@ def teacher_forced(
 
 
 def states_along(
-    model: PackedModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
+    model: TransformerModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
 ) -> tuple[Int[Array, "b t"], Encoded, Float[Array, "b t d"]]:
     """The last hidden state from which each of ``targets`` is drawn, given batches of pairs.
 

@@ -151,7 +151,7 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
         kernel = 0.1 * fresh["encoder"]["input_projection"]["kernel"]
         encoder = params["encoder"] | {"input_projection": {"kernel": kernel}}
         params = params | {"encoder": encoder}
-    if type(other) is not type(model) or dataclasses.replace(other, **same) != model:
+    if dataclasses.replace(other, **same) != model:
         raise ValueError(f"{initial} is of another network: {other}, not {model}.")
     return params
 

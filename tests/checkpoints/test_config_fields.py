@@ -7,11 +7,11 @@ import re
 import jax
 import numpy as np
 import pytest
-from tiny import TINY_GPT, random_gpt_params
+from tiny import TINY_GPT, random_params
 
 from specdec.checkpoints import CheckpointError, load_huggingface, save_huggingface
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 
 CONFIG = T5Config(40, 8, 1, 1, 2, 4, 16)
 
@@ -30,7 +30,7 @@ def checkpoint(tmp_path, params):
 @pytest.fixture
 def gpt(tmp_path):
     config = TINY_GPT["gpt"]
-    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_params(config, 0)))
     return tmp_path / "gpt"
 
 
@@ -132,6 +132,6 @@ def test_fields_of_the_feed_forward_that_transformers_prefers(checkpoint):
     path = checkpoint / "config.json"
     assert json.loads(path.read_text())["feed_forward_proj"] == "gated-gelu"
     set_field(path, "dense_act_fn", "silu")
-    assert load_huggingface(checkpoint)[0].activation == "silu"
+    assert load_huggingface(checkpoint)[0].decoder.activation == "silu"
     set_field(path, "is_gated_act", False)
     assert "DenseReluDense.wi.weight" in refusal(checkpoint)

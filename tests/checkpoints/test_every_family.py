@@ -17,13 +17,13 @@ from tiny import logits_along
 import specdec
 from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.architectures import init_params, network, parameter_shapes
+from specdec.checkpoints.families import MODEL_TYPES
 from specdec.models import attention
-from specdec.models.bart.model import BartModel
-from specdec.models.packed import PackedModel
-from specdec.models.rotary import model as rotary
-from specdec.models.rotary.config import Stack
-from specdec.models.rotary.model import RotaryModel
-from specdec.models.rotary.network import turned
+from specdec.models.transformer import parts, views
+from specdec.models.transformer.arithmetic import angles, turned
+from specdec.models.transformer.config import Stack
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.parts import Parts
 
 # What transformers imports warns of much that is its own to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -87,6 +87,13 @@ def test_what_is_written(torch, made, tmp_path, name):
     }
     halves = jax.tree.map(lambda a: a.astype(jnp.bfloat16).astype(np.float32), params)
     jax.tree.map(np.testing.assert_array_equal, load_huggingface(tmp_path / "half")[1], halves)
+
+
+def test_every_model_type_has_a_row(torch):
+    import transformers
+
+    kinds = {getattr(transformers, family.kind) for family in FAMILIES.values()}
+    assert set(MODEL_TYPES) == {kind.config_class.model_type for kind in kinds}
 
 
 def flat(params):
@@ -204,30 +211,33 @@ def _capped_behind_the_mask(patch):
 
 
 def _turned_encoder(patch):
-    attended = RotaryModel.attended
+    attended = TransformerModel.attended
 
     def broken(self, params, output, mask):
-        found = attended(self, params, output, mask)
-        by = rotary.angles(
-            self.config.rope, self.config.head_dim, jnp.arange(output.shape[1])[None]
-        )
+        found, stack = attended(self, params, output, mask), self.config.decoder
+        by = angles(stack.rope_of(False), stack.head_dim, jnp.arange(output.shape[1])[None])
         keys = (turned(key.swapaxes(1, 2), by).swapaxes(1, 2) for key in found.keys)
         return dataclasses.replace(found, keys=tuple(keys))
 
-    patch.setattr(RotaryModel, "attended", broken)
+    patch.setattr(TransformerModel, "attended", broken)
 
 
 def _off_by_one(patch):
-    right = BartModel._with_positions
+    right = Parts.with_positions
     patch.setattr(
-        BartModel, "_with_positions", lambda self, params, x, at: right(self, params, x, at + 1)
+        Parts, "with_positions", lambda self, packed, x, at: right(self, packed, x, at + 1)
     )
 
 
 def _adds_to_the_sum(patch):
     """Though norms are after each part."""
-    patch.setattr(BartModel, "_before", lambda self, norm: norm)
-    patch.setattr(BartModel, "_added_to", lambda self, x, norm: x)
+    patch.setattr(Parts, "_before", lambda self, norm: norm)
+    patch.setattr(Parts, "entering", lambda self, x, norm: x)
+
+
+def _no_bias(patch):
+    right = Parts.logits
+    patch.setattr(Parts, "logits", lambda self, *given: right(self, *given[:-1], None))
 
 
 def _set(owner, name, value):
@@ -235,23 +245,23 @@ def _set(owner, name, value):
 
 
 MUTANTS = {
-    "no root of BART's": (_set(BartModel, "_embedded", PackedModel._embedded), ("mbart",)),
-    "the next position": (_off_by_one, ("bart", "m2m_100")),
-    "no bias of the logits": (
-        _set(BartModel, "_logits", lambda self, *given: self._logits_of_normed(*given)), ("bart",)
+    "no root of the width": (
+        _set(parts, "embedding_scale", lambda width, dtype: 1),
+        ("gemma2", "mbart", "t5gemma", "t5gemma2"),
     ),
+    "the next position": (_off_by_one, ("bart", "m2m_100")),
+    "no bias of the logits": (_no_bias, ("bart",)),
     "added to the sum": (_adds_to_the_sum, ("bart",)),
-    "queries not divided": (_set(BartModel, "_query_scale", 1.0), ("m2m_100",)),
-    "window off by one": (_set(rotary, "within", _one_more), ("gemma2", "t5gemma", "t5gemma2")),
+    "queries not divided": (_set(Stack, "query_scale", 1.0), ("m2m_100",)),
+    "window off by one": (
+        _set(views, "within", _one_more), ("gemma2", "mistral", "t5gemma", "t5gemma2")
+    ),
     "softcap behind the mask": (_capped_behind_the_mask, ("gemma2", "t5gemma")),
     "no softcap of scores": (
         _set(attention, "_capped", lambda scores, softcap: scores), ("gemma2", "t5gemma")
     ),
     "second base everywhere": (
-        _set(Stack, "rope_of", lambda self, sliding: self.sliding_rope), ("t5gemma2",)
-    ),
-    "no root of Gemma's": (
-        _set(rotary, "embedding_scale", lambda stack, dtype: 1), ("gemma2", "t5gemma", "t5gemma2")
+        _set(Stack, "rope_of", lambda self, sliding: self.positions.sliding_rope), ("t5gemma2",)
     ),
     "an encoder's key turned": (_turned_encoder, ("t5gemma2", "t5gemma")),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import warnings
 
 import jax
 import pytest
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -25,7 +25,7 @@ from specdec.decoding.build import rules_of
 @pytest.fixture
 def checkpoint(tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path / "t5", config, jax.device_get(random_t5_params(config, 0)))
+    save_huggingface(tmp_path / "t5", config, jax.device_get(random_params(config, 0)))
     return tmp_path / "t5"
 
 
@@ -210,7 +210,7 @@ def test_config_json_counts_only_where_it_is_alone(checkpoint):
 
 def test_a_target_warns_once_and_a_draft_does_not(checkpoint, tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path / "plain", config, jax.device_get(random_t5_params(config, 1)))
+    save_huggingface(tmp_path / "plain", config, jax.device_get(random_params(config, 1)))
     write(checkpoint, num_beams=4)
     with pytest.warns(UserWarning, match="has options for generating") as caught:
         specdec.load_pair(target=checkpoint, draft=tmp_path / "plain")
@@ -253,7 +253,7 @@ def test_values_that_are_none(checkpoint, options, told):
 def test_a_first_token_is_not_forced_behind_a_prompt(tmp_path):
     """As transformers has it: only a single token before it is followed by a forced one."""
     config = TINY_GPT["gpt_untied"]
-    save_huggingface(tmp_path, config, jax.device_get(random_gpt_params(config, 0)))
+    save_huggingface(tmp_path, config, jax.device_get(random_params(config, 0)))
     write(tmp_path, forced_bos_token_id=7, begin_suppress_tokens=[3])
     pair = specdec.load_pair(target=tmp_path, draft=tmp_path)
     assert pair.target.rules == (specdec.Suppressed([3], at=0),)

@@ -18,7 +18,7 @@ from specdec.checkpoints import (
     save_huggingface,
 )
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 
 CONFIG = T5Config(40, 8, 1, 1, 2, 4, 16)
 QUERY = "encoder.block.0.layer.0.SelfAttention.q.weight"
@@ -258,7 +258,7 @@ def test_special_tokens_come_from_the_generation_config(checkpoint, tmp_path):
     (checkpoint / "generation_config.json").write_text(text)
     config, params = load_huggingface(checkpoint)
     assert (config.eos_id, config.more_eos_ids) == (5, (3,))
-    assert (config.decoder_start_id, config.pad_id) == (6, 0)
+    assert (config.start_id, config.pad_id) == (6, 0)
     save_huggingface(tmp_path / "again", config, params)
     assert load_huggingface(tmp_path / "again")[0] == config
 

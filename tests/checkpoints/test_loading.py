@@ -7,21 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec import DeviceMesh
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
-from specdec.models import stores
 from specdec.models.placing import place
-from specdec.models.t5 import packing
+from specdec.models.transformer import packing
 
 
 @pytest.fixture
 def checkpoint(request, tmp_path):
     config = TINY["v1.1"]
-    params = random_t5_params(config, 0)
+    params = random_params(config, 0)
     if request.param == "huggingface":
         save_huggingface(tmp_path / "model", config, params)
         return tmp_path / "model", params
@@ -54,8 +53,7 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
         waiting.clear()
         return placed
 
-    for module in (packing, stores):
-        monkeypatch.setattr(module, "place", placing)
+    monkeypatch.setattr(packing, "place", placing)
     monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
     loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
     assert len(reads) == len(jax.tree.leaves(params))
@@ -68,7 +66,7 @@ def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint,
 def test_what_is_too_large_for_fewer_bits_keeps_its_own(int8):
     """And nothing else that was asked for is forgotten."""
     config = TINY["v1.1"]
-    params = jax.tree.map(np.array, random_t5_params(config, 0))
+    params = jax.tree.map(np.array, random_params(config, 0))
     params["decoder"]["decoder_norm"]["scale"][0] = 1e5  # Beyond float16.
     params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"][0, 0] = 1e5
     found = load_packed(config, params, "test", "float16", int8=int8)
@@ -84,7 +82,7 @@ def test_what_is_too_large_for_fewer_bits_keeps_its_own(int8):
 
 def test_a_checkpoint_is_one_target_in_bfloat16(tmp_path):
     """Packed from float32, as inside T5X, and loaded: the same numbers."""
-    params = random_t5_params(TINY["v1.1"], 0)
+    params = random_params(TINY["v1.1"], 0)
     save_huggingface(tmp_path, TINY["v1.1"], params)
     loaded = load_model(str(tmp_path), "bfloat16")
     expected = loaded.model.pack(params)
@@ -96,7 +94,7 @@ def test_a_checkpoint_is_one_target_in_bfloat16(tmp_path):
 def test_a_factor_of_the_head_is_not_rounded_to_16_bits(tmp_path):
     """A head that is separate and scaled: the one kernel that something is multiplied into."""
     config = TINY["v1.1"]
-    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    save_huggingface(tmp_path, config, random_params(config, 0), None, "float16")
     described = json.loads((tmp_path / "config.json").read_text())
     described["scale_decoder_outputs"] = True
     (tmp_path / "config.json").write_text(json.dumps(described))
@@ -109,7 +107,7 @@ def test_a_factor_of_the_head_is_not_rounded_to_16_bits(tmp_path):
 
 def test_memory_is_that_of_the_file(tmp_path):
     config = TINY["v1.1"]
-    save_huggingface(tmp_path, config, random_t5_params(config, 0), None, "float16")
+    save_huggingface(tmp_path, config, random_params(config, 0), None, "float16")
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(load_model(str(tmp_path), "float32").params))
     with safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
         names = file.keys()

@@ -1,12 +1,11 @@
 """Checkpoints without an EOS: outputs end at their limit, as with transformers' generate."""
 
-import dataclasses
 import json
 import shutil
 
 import pytest
 from log_probs import read_by_transformers
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, load_huggingface, save_huggingface
@@ -16,8 +15,8 @@ from specdec.runs.convert import convert
 
 RANDOM = {
     # Of equal depths: transformers' cache has as many layers as the encoder.
-    "t5": (dataclasses.replace(TINY["v1.1"], num_encoder_layers=2), random_t5_params),
-    "gpt": (TINY_GPT["gpt"], random_gpt_params),
+    "t5": (changed(TINY["v1.1"], num_encoder_layers=2), random_params),
+    "gpt": (TINY_GPT["gpt"], random_params),
 }
 LIMIT = 20
 ROWS = [[3, 5, 7, 2, 11], [4, 4, 9], [6, 8, 2, 10, 12, 3, 5]]

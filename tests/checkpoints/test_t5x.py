@@ -1,6 +1,5 @@
 """T5X checkpoints: the same numbers as T5X's, whatever the layout, and back."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from t5x_layouts import (
     write_orbax,
     write_single_file,
 )
-from tiny import TINY, TINY_T5, ragged_inputs, random_t5_params
+from tiny import TINY, TINY_T5, changed, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import (
@@ -37,18 +36,17 @@ from specdec.checkpoints import (
     t5x_files,
 )
 from specdec.checkpoints.t5x_files import chunk_shape, kvstore
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 # Shapes as T5X can write them: it has no other max_distance than 128.
 CONFIGS = {
-    name: dataclasses.replace(config, relative_attention_max_distance=128)
-    for name, config in TINY.items()
+    name: changed(config, relative_attention_max_distance=128) for name, config in TINY.items()
 } | {
-    "deep": dataclasses.replace(
+    "deep": changed(
         TINY["v1.1"], num_encoder_layers=3, num_decoder_layers=2, relative_attention_num_buckets=6
     ),
     # As many layers as the model is wide: which axis of a scanned norm is which, is a convention.
-    "square": dataclasses.replace(TINY["v1.1"], d_model=2, num_encoder_layers=2),
+    "square": changed(TINY["v1.1"], d_model=2, num_encoder_layers=2),
     "umt5": TINY_T5["umt5"],
 }
 
@@ -60,7 +58,7 @@ def network():
 
 def network_of(name):
     config = CONFIGS[name]
-    return config, jax.tree.map(np.asarray, random_t5_params(config, 0))
+    return config, jax.tree.map(np.asarray, random_params(config, 0))
 
 
 def inside(write, **options):
@@ -107,7 +105,7 @@ def test_a_checkpoint_of_t5x_itself(data_dir):
         pytest.skip(f"{data_dir} has no t5x_tiny, a checkpoint that T5X wrote")
     config, params = open_t5x(directory / "checkpoint_3")
     assert (config.vocab_size, config.d_model, config.d_ff, config.head_dim) == (32128, 4, 8, 2)
-    assert config.gated
+    assert config.decoder.gated
     assert not config.tied_logits
     assert all(np.abs(np.asarray(array)).max() > 0 for array in flatten(params).values())
 

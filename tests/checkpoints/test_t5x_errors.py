@@ -20,7 +20,7 @@ from t5x_layouts import (
 
 from specdec.checkpoints import CheckpointError, open_checkpoint, open_t5x, save_t5x
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 
 CONFIG = T5Config(40, 8, 2, 1, 2, 4, 16)
 QUERY = "encoder/layers_0/attention/query/kernel"
@@ -256,7 +256,11 @@ def test_more_than_memory_holds(tmp_path, params):
     for changes in ({"shape": [2**42, 8]}, {"chunks": [2**42, 8]}):
         file.write_text(json.dumps(fields | changes))
         message = refusal(tmp_path)
-        named = ("token_embedder/embedding", "decoder/logits_dense", "T5Config.vocab_size must be")
+        named = (
+            "token_embedder/embedding",
+            "decoder/logits_dense",
+            "Config.vocab_size must be",
+        )
         assert any(name in message for name in named)
 
 

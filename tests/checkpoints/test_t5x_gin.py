@@ -1,16 +1,14 @@
 """T5X's config.gin beside a checkpoint: what it adds, and files of another network."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 from t5x_layouts import write_native
-from tiny import TINY, random_t5_params
+from tiny import TINY, changed, random_params
 
 from specdec.checkpoints import CheckpointError, open_t5x
 
-CONFIG = dataclasses.replace(TINY["v1.1"], relative_attention_max_distance=128)
+CONFIG = changed(TINY["v1.1"], relative_attention_max_distance=128)
 GIN = """
 from __gin__ import dynamic_registration
 from t5x.examples.scalable_t5 import network
@@ -35,7 +33,7 @@ network.T5Config:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
-    params = jax.tree.map(np.asarray, random_t5_params(CONFIG, 0))
+    params = jax.tree.map(np.asarray, random_params(CONFIG, 0))
     write_native(directory / "checkpoint_3", params)
     return directory / "checkpoint_3"
 
@@ -50,12 +48,12 @@ def gin_file(checkpoint):
 def test_the_activation_is_read_from_above_or_beside(checkpoint, gin_file):
     assert open_t5x(checkpoint)[0] == CONFIG
     gin_file.write_text(GIN)
-    swish = dataclasses.replace(CONFIG, activation="silu")
+    swish = changed(CONFIG, activation="silu")
     assert open_t5x(checkpoint)[0] == open_t5x(checkpoint.parent)[0] == swish
     beside = checkpoint / "config.gin"
     beside.write_text("network.T5Config.mlp_activations = ['relu', 'linear']")
     try:
-        assert open_t5x(checkpoint)[0] == dataclasses.replace(CONFIG, activation="relu")
+        assert open_t5x(checkpoint)[0] == changed(CONFIG, activation="relu")
     finally:
         beside.unlink()
 

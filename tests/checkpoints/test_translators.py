@@ -14,7 +14,7 @@ from small_vocabularies import (
     write_marian,
     write_nllb,
 )
-from tiny import TINY_ROTARY, random_rotary_params
+from tiny import TINY_ROTARY, random_params
 
 import specdec
 from specdec.checkpoints import load_huggingface, save_huggingface
@@ -251,7 +251,7 @@ def test_a_run_with_languages(torch, made, tmp_path, capsys):
 def test_images_are_refused(tmp_path):
     """T5Gemma 2's tokens of them, as its files tell; a copy keeps that."""
     config = dataclasses.replace(TINY_ROTARY["t5gemma2"], image_ids=(5, 6, 7))
-    params = jax.device_get(random_rotary_params(config, 0))
+    params = jax.device_get(random_params(config, 0))
     for name in ("one", "two"):
         save_huggingface(tmp_path / name, config, params)
         config, params = load_huggingface(tmp_path / name)

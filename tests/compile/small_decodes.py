@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
+from tiny import changed
 
 from specdec.compile import chips
 from specdec.compile.compiling import compile_decode
@@ -43,7 +44,7 @@ TARGET = T5Config(
     vocab_size=512, d_model=WIDTH, num_heads=2, head_dim=64, num_encoder_layers=1,
     num_decoder_layers=1, d_ff=256, tied_logits=False, dtype="bfloat16",
 )  # fmt: skip
-DRAFT = dataclasses.replace(TARGET, d_ff=128, tied_logits=True)
+DRAFT = changed(TARGET, d_ff=128, tied_logits=True)
 _COMMON = {"vocab_size": 512, "d_model": WIDTH, "num_heads": 2, "d_ff": 256, "dtype": "bfloat16"}
 _BART = {"max_positions": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
 _SHARED = {
@@ -63,7 +64,7 @@ _TARGETS = {
     ),
 }  # fmt: skip
 # Targets and drafts of other families than T5's.
-FAMILIES = {name: (each, dataclasses.replace(each, d_ff=128)) for name, each in _TARGETS.items()}
+FAMILIES = {name: (each, changed(each, d_ff=128)) for name, each in _TARGETS.items()}
 GAMMA = 3
 GREEDY, SAMPLED = SamplingConfig(0.0), SamplingConfig(1.0)
 SHAPE = Tree((2, 1, 1))

@@ -1,10 +1,9 @@
 """A slice of several hosts: its program is that of as many chips on one host."""
 
-import dataclasses
-
 import pytest
 from slow import slow
 from small_decodes import GAMMA, TARGET, decoder_of, devices_of
+from tiny import changed
 
 from specdec.compile import chips, compilers
 from specdec.compile.compiling import compile_decode
@@ -13,7 +12,7 @@ from specdec.compile.report import ProgramReport
 from specdec.models.partitioning import DeviceMesh
 
 # Heads, and all else that is cut, divide by 16.
-WIDE = dataclasses.replace(TARGET, d_model=1024, num_heads=16, d_ff=2048)
+WIDE = changed(TARGET, d_model=1024, num_heads=16, d_ff=2048)
 INPUT = 16
 
 

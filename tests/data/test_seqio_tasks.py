@@ -11,7 +11,7 @@ import specdec.data
 from specdec.checkpoints import save_huggingface
 from specdec.data.tasks import model_inputs, seqio_pairs_file, seqio_task
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.runs import main
 from specdec.runs.command_line import Given
 from specdec.text.vocabulary import Vocabulary

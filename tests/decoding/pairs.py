@@ -1,10 +1,8 @@
 """Tiny checkpoints on disk, pairs of them, and texts."""
 
-import dataclasses
-
 import jax
 import numpy as np
-from tiny import TINY, TINY_GPT, random_params
+from tiny import TINY, TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints.heads import init_params, save_heads
@@ -17,7 +15,7 @@ V = 19
 
 def write(root):
     """A T5 with a draft and heads, and a GPT."""
-    gpt = dataclasses.replace(TINY_GPT["gpt"], max_positions=128)
+    gpt = changed(TINY_GPT["gpt"], max_positions=128)
     made = {"t5": (TINY["v1.1"], 3), "draft": (TINY["v1.0"], 1), "gpt": (gpt, 3)}
     for name, (config, seed) in made.items():
         save_huggingface(root / name, config, jax.device_get(random_params(config, seed)))

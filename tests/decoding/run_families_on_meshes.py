@@ -3,7 +3,6 @@
 Writes report.json for test_family_meshes.py.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from run_on_meshes import shards
-from tiny import random_params
+from tiny import changed, random_params
 
 from specdec import DeviceMesh, SamplingConfig, load_pair
 from specdec.checkpoints import save_huggingface
@@ -58,11 +57,8 @@ TARGETS = {
 }  # fmt: skip
 DRAFTS = {
     "gpt": GPTConfig(d_model=16, num_layers=1, num_heads=2, d_ff=20, **GPT),
-    "marian": dataclasses.replace(TARGETS["marian"], d_ff=8),
-    **{
-        family: dataclasses.replace(TARGETS[family], num_layers=1)
-        for family in ("t5gemma", "t5gemma2")
-    },
+    "marian": changed(TARGETS["marian"], d_ff=8),
+    **{family: changed(TARGETS[family], num_layers=1) for family in ("t5gemma", "t5gemma2")},
 }
 SEEDS = {"target": 3, "draft": 1, "prime": 0}
 ALONE = "one device"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from tiny import ragged_inputs, random_t5_params
+from tiny import ragged_inputs, random_params
 
 from specdec import BeamConfig, DeviceMesh, SamplingConfig, TraversalVerifier, Tree, load_pair
 from specdec.checkpoints import save_huggingface
@@ -84,7 +84,7 @@ INPUT_BUCKET, OUTPUT_BUCKET = 16, 32
 def main(directory: Path, part: str) -> None:
     loop.FIRST_BUCKET = 16  # Arrays grow, as rows take the places of others.
     for name, config in CONFIGS.items():
-        save_huggingface(directory / name, config, random_t5_params(config, SEEDS[name]))
+        save_huggingface(directory / name, config, random_params(config, SEEDS[name]))
     inputs = ragged_inputs(ROWS, 12, V)
     texts = [[t for t in row if t] for row in np.asarray(inputs).tolist()]
     report = {"devices": jax.device_count(), "decodes": {}, "shards": {}}

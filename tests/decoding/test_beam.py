@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.decoding import beam_rules
 from specdec.decoding.beam import BeamLoop
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
-from specdec.models.t5.model import T5Model
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import SamplingConfig
 
 V, BUCKET, EOS = 19, 16, 1
@@ -25,8 +25,8 @@ T5X, HUGGING_FACE = BeamConfig(4), BeamConfig(4, "huggingface")
 
 @functools.cache
 def t5():
-    model = T5Model(TINY["v1.1"])
-    return model, model.pack(random_t5_params(TINY["v1.1"], 3))
+    model = TransformerModel(TINY["v1.1"])
+    return model, model.pack(random_params(TINY["v1.1"], 3))
 
 
 def search(model, params, config, inputs, limit=12, row_ids=None, bucket=BUCKET):

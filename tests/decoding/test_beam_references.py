@@ -9,7 +9,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.loading import load_model
@@ -79,7 +79,7 @@ def _until_end(tokens, eos_ids):
 def tiny(request, torch, tmp_path_factory):
     config, seed = CASES[request.param]
     path = tmp_path_factory.mktemp("tiny")
-    save_huggingface(path, config, jax.device_get(random_t5_params(config, seed)))
+    save_huggingface(path, config, jax.device_get(random_params(config, seed)))
     return Reference(torch, path)
 
 

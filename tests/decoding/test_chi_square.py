@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer as T5
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer as T5
 from specdec.testing import mutants
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
@@ -35,8 +35,8 @@ def models():
     """(target, its parameters, draft, its parameters): two T5s that agree now and then."""
     found = []
     for name, seed in (("v1.1", 3), ("v1.0", 1)):
-        model = T5Model(TINY[name])
-        found += [model, model.pack(random_t5_params(TINY[name], seed))]
+        model = TransformerModel(TINY[name])
+        found += [model, model.pack(random_params(TINY[name], seed))]
     return tuple(found)
 
 
@@ -56,7 +56,7 @@ def exact_joint():
     """The joint distribution of the first tokens, {tokens: probability}, by the network."""
     config = TINY["v1.1"]
     given = jnp.tile(jnp.array(TEXT), (V, 1)), jnp.array([[0, token] for token in range(V)])
-    network, params = T5(config), random_t5_params(config, 3)
+    network, params = T5(config), random_params(config, 3)
     logits = network.apply({"params": params}, *given)[:, -POSITIONS:]
     probs = np.asarray(jax.nn.softmax(logits), np.float64)
     distribution = {(EOS,): probs[0, 0, EOS]}

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, TINY_GPT, logits_along, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, logits_along, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -34,10 +34,10 @@ def pairs(tmp_path_factory):
     for name, seed in (("target", 0), ("draft", 1)):
         config = TINY["v1.1"]
         # As they are, one rounding of the weights changes log p by 4e-5; smaller ones are calmer.
-        calmer = jax.tree.map(lambda leaf: 0.7 * leaf, random_t5_params(config, seed))
+        calmer = jax.tree.map(lambda leaf: 0.7 * leaf, random_params(config, seed))
         save_huggingface(root / "t5" / name, config, jax.device_get(calmer))
         config = TINY_GPT["gpt_untied"]
-        params = jax.device_get(random_gpt_params(config, seed))
+        params = jax.device_get(random_params(config, seed))
         save_huggingface(root / "gpt" / name, config, params)
     return {
         kind: specdec.load_pair(target=root / kind / "target", draft=root / kind / "draft")

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.core.compilation import num_programs
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode as engine_decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
 
@@ -27,10 +27,10 @@ TARGET_SEED = 3  # Its rows end at many different lengths.
 @functools.cache
 def models():
     """(target, its parameters, draft, its parameters): two T5s that agree now and then."""
-    target, draft = T5Model(TINY["v1.1"]), T5Model(TINY["v1.0"])
+    target, draft = TransformerModel(TINY["v1.1"]), TransformerModel(TINY["v1.0"])
     return (
-        target, target.pack(random_t5_params(TINY["v1.1"], TARGET_SEED)),
-        draft, draft.pack(random_t5_params(TINY["v1.0"], 1)),
+        target, target.pack(random_params(TINY["v1.1"], TARGET_SEED)),
+        draft, draft.pack(random_params(TINY["v1.0"], 1)),
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_the_reference_is_the_network():
     result = decode(INPUTS, gamma=0)
     inputs = jnp.pad(result.tokens[:, :-1], ((0, 0), (1, 0)))
     logits = Transformer(target.config).apply(
-        {"params": random_t5_params(TINY["v1.1"], TARGET_SEED)}, INPUTS, inputs
+        {"params": random_params(TINY["v1.1"], TARGET_SEED)}, INPUTS, inputs
     )
     valid = np.arange(16) < np.asarray(result.num_tokens)[:, None]
     np.testing.assert_array_equal(

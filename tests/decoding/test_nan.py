@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
@@ -16,7 +16,7 @@ SAMPLINGS = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(1.0)}
 
 
 def model(seed, *, broken=False):
-    params = random_t5_params(TINY["v1.1"], seed)
+    params = random_params(TINY["v1.1"], seed)
     if broken:
         params["token_embedder"]["embedding"] = (
             params["token_embedder"]["embedding"].at[BROKEN].set(jnp.nan)

@@ -1,22 +1,20 @@
 """Outputs that are made to begin with given tokens: every method and draft continues them."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
 from specdec.core.compilation import num_programs
 from specdec.decoding.batches import make_batches
 from specdec.models.base import forced
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 
-CONFIG = dataclasses.replace(TINY["v1.0"], num_encoder_layers=1)
+CONFIG = changed(TINY["v1.0"], num_encoder_layers=1)
 TEXTS = [[5, 9, 3, 7, 1], [4, 1], [12, 8, 8, 2, 6, 1], [9, 9, 4, 1]]
 PREFIXES = [[7, 3], [], [11, 5, 2, 14, 6], list(range(2, 18))]
 COUNT = 10
@@ -28,7 +26,7 @@ ONE_BEAM = specdec.BeamConfig(1, "huggingface", early_stopping=True)
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("prefix")
     for role, seed in (("target", 0), ("draft", 1)):
-        save_huggingface(root / role, CONFIG, jax.device_get(random_t5_params(CONFIG, seed)))
+        save_huggingface(root / role, CONFIG, jax.device_get(random_params(CONFIG, seed)))
     return root
 
 
@@ -40,7 +38,7 @@ def pair(root):
 @pytest.fixture(scope="module")
 def expected():
     """Greedy, token by token, from the network on each row alone."""
-    params = random_t5_params(CONFIG, 0)
+    params = random_params(CONFIG, 0)
 
     @jax.jit
     def logits(inputs, tokens):  # Of one shape each: the decoder is causal, padding is masked.
@@ -79,14 +77,16 @@ def test_every_method_continues_the_prefix(pair, expected, way):
 
 def test_the_prefix_is_prefilled_in_one_call_without_logits(pair, monkeypatch):
     calls = []
-    extend, logits = T5Model._extend, T5Model._logits
+    extend, logits = TransformerModel._extend, TransformerModel._logits
 
     def noted(self, params, encoded, cache, tokens, *rest):
         calls.append(tokens.shape[1])
         return extend(self, params, encoded, cache, tokens, *rest)
 
-    monkeypatch.setattr(T5Model, "_extend", noted)
-    monkeypatch.setattr(T5Model, "_logits", lambda *args: calls.append("logits") or logits(*args))
+    monkeypatch.setattr(TransformerModel, "_extend", noted)
+    monkeypatch.setattr(
+        TransformerModel, "_logits", lambda *args: calls.append("logits") or logits(*args)
+    )
     model, params = pair.target.model, pair.target.params
     texts = jnp.array([[5, 1]])
     plain = model.prompt(texts, jnp.array([2]))
@@ -155,7 +155,7 @@ def test_one_clear_error(pair, prefix, message):
 
 def test_a_gpts_text_is_its_prefix(tmp_path):
     config = TINY_GPT["gpt"]
-    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_gpt_params(config, 0)))
+    save_huggingface(tmp_path / "gpt", config, jax.device_get(random_params(config, 0)))
     gpt = specdec.load_pair(target=tmp_path / "gpt", draft=specdec.Copying())
     with pytest.raises(ValueError, match=r"decoder-only: its text itself is the prefix\. Leave"):
         generated(gpt, TEXTS, [5, 6])

@@ -1,6 +1,5 @@
 """What a compiled decode does, by its text: a step writes into its caches, and copies none."""
 
-import dataclasses
 import functools
 import math
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, random_t5_params
+from tiny import TINY, changed, prompt_of, random_params
 
 from specdec.compile import hlo
 from specdec.core import compilation
@@ -16,8 +15,8 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models import packed
-from specdec.models.t5.model import T5Model
+from specdec.models import cache as kv
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import SamplingConfig
 
 GAMMA, LENGTH = 3, 64
@@ -27,18 +26,18 @@ NAMES = {"parameter", "get-tuple-element", "opt-barrier", "bitcast"}
 
 def models():
     """A target and a draft, whose caches have shapes that nothing else has."""
-    target = dataclasses.replace(TINY["v1.1"], num_heads=5, head_dim=16)
-    draft = dataclasses.replace(TINY["v1.0"], num_heads=3, head_dim=16)
-    return T5Model(target, "out_in"), T5Model(draft, "out_in")
+    target = changed(TINY["v1.1"], num_heads=5, head_dim=16)
+    draft = changed(TINY["v1.0"], num_heads=3, head_dim=16)
+    return TransformerModel(target, "out_in"), TransformerModel(draft, "out_in")
 
 
 def program(gamma, temperature):
     """The text of a decode of one row as users compile it, and its caches' shapes."""
     target, draft = models()
     sampling = SamplingConfig(temperature).traced()
-    params = target.pack(random_t5_params(target.config, 0))
+    params = target.pack(random_params(target.config, 0))
     if gamma:
-        drafter = DraftParams(draft.pack(random_t5_params(draft.config, 1)), sampling)
+        drafter = DraftParams(draft.pack(random_params(draft.config, 1)), sampling)
         engine = Engine(target, ModelDrafter(draft, gamma))
     else:
         drafter, engine = (), Engine(target)
@@ -131,6 +130,6 @@ def written_whole(entries, new, start):
 
 def test_a_write_of_a_whole_cache_is_seen(monkeypatch):
     """The test above can fail."""
-    monkeypatch.setattr(packed.kv, "write", written_whole)
+    monkeypatch.setattr(kv, "write", written_whole)
     module, caches = program(0, 0.0)
     assert writes(module, caches)[1]

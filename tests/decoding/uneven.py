@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from small_vocabularies import LINES, train_pieces
-from tiny import random_t5_params
+from tiny import changed, random_params
 
 import specdec
 from specdec.checkpoints.heads import init_params, save_heads
@@ -19,7 +19,7 @@ TARGET = T5Config(
     vocab_size=V, d_model=WIDTH, num_encoder_layers=1, num_decoder_layers=1, num_heads=2,
     head_dim=8, d_ff=16,
 )  # fmt: skip
-DRAFT = dataclasses.replace(TARGET, d_model=8, head_dim=4)
+DRAFT = changed(TARGET, d_model=8, head_dim=4)
 SAMPLED = specdec.SamplingConfig(1.0)
 
 
@@ -27,7 +27,7 @@ def write(directory):
     """Target, draft and an EAGLE layer, with one vocabulary."""
     params = {}
     for name, config, seed in (("target", TARGET, 3), ("draft", DRAFT, 1)):
-        params[name] = jax.device_get(random_t5_params(config, seed))
+        params[name] = jax.device_get(random_params(config, seed))
         save_huggingface(directory / name, config, params[name])
         train_pieces(directory / name, LINES, V)
     eagle = EagleConfig(WIDTH, 8, 2, 4, 16, True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle_cases import CASES, LOSSLESS, distances_of
-from tiny import TINY, logits_along, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import CheckpointError, open_huggingface, save_huggingface
@@ -18,14 +18,14 @@ from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.measure.alpha import replay
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.network import Transformer
 from specdec.models.toy import ToyModel
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 from specdec.runs.convert import convert
 from specdec.types import SamplingConfig
 
 TARGET = TINY["v1.1"]
-DRAFT = dataclasses.replace(
+DRAFT = changed(
     TARGET, d_model=8, num_encoder_layers=1, num_decoder_layers=1, encoding_width=TARGET.d_model
 )
 SAMPLING = {"greedy": SamplingConfig(0.0), "temperature 1": SamplingConfig(1.0)}
@@ -34,7 +34,7 @@ GAMMA, LIMIT = 3, 24
 
 @pytest.fixture(scope="module")
 def params():
-    return random_t5_params(TARGET, 0)
+    return random_params(TARGET, 0)
 
 
 def decoder_alone(params):
@@ -43,7 +43,7 @@ def decoder_alone(params):
     Beside an encoding times 1e5 the embedded tokens are nothing, and RMSNorm undoes the factor. It
     leaves alone what a norm of scale 1 has made, so the target's last one gets that scale.
     """
-    config = dataclasses.replace(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
+    config = changed(TARGET, num_encoder_layers=0, encoding_width=TARGET.d_model)
     norm = {"scale": jnp.ones(TARGET.d_model)}
     target = {**params, "encoder": {**params["encoder"], "encoder_norm": norm}}
     projection = {"kernel": 1e5 * jnp.eye(TARGET.d_model)}
@@ -53,11 +53,11 @@ def decoder_alone(params):
 
 def speculating(config, params, target_params, sampling, gamma=GAMMA):
     """An engine and its parameters; plain decoding without a draft's config."""
-    target, traced = T5Model(TARGET), sampling.traced()
+    target, traced = TransformerModel(TARGET), sampling.traced()
     known = EngineParams(target.pack(target_params), traced)
     if config is None:
         return Engine(target), known
-    draft = T5Model(config)
+    draft = TransformerModel(config)
     drawn = DraftParams(draft.pack(params), traced)
     return Engine(target, ModelDrafter(draft, gamma)), dataclasses.replace(known, drafter=drawn)
 
@@ -73,8 +73,8 @@ def decode(config, params, target_params, sampling, inputs):
 def test_the_packed_draft_is_the_network(params):
     inputs = ragged_inputs(3, 9, 19)
     tokens = jax.random.randint(jax.random.key(2), (3, 7), 0, 19)
-    target, model = T5Model(TARGET, "out_in"), T5Model(DRAFT, "out_in")
-    weights = random_t5_params(DRAFT, 1)
+    target, model = TransformerModel(TARGET, "out_in"), TransformerModel(DRAFT, "out_in")
+    weights = random_params(DRAFT, 1)
     prompt = prompt_of(target, inputs)
     start = jax.jit(target.start, static_argnums=2)
     encoded = start(target.pack(params), prompt, 1).encoded
@@ -126,10 +126,8 @@ def test_lossless(name):
 
 @pytest.mark.parametrize(("form", "layers"), [("t5x", 0), ("orbax", 1), ("huggingface", 0)])
 def test_checkpoints_of_every_format(form, layers, tmp_path):
-    config = dataclasses.replace(
-        DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128
-    )
-    save_huggingface(tmp_path / "draft", config, random_t5_params(config, 0))
+    config = changed(DRAFT, num_encoder_layers=layers, relative_attention_max_distance=128)
+    save_huggingface(tmp_path / "draft", config, random_params(config, 0))
     found, _ = open_huggingface(tmp_path / "draft")
     assert (found.encoding_width, found.num_encoder_layers) == (TARGET.d_model, layers)
     assert convert(str(tmp_path / "draft"), str(tmp_path / "out"), form) <= 1e-5
@@ -138,7 +136,7 @@ def test_checkpoints_of_every_format(form, layers, tmp_path):
 def test_transformers_runs_it_when_the_projection_is_added(tmp_path):
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
-    weights = random_t5_params(DRAFT, 1)
+    weights = random_params(DRAFT, 1)
     save_huggingface(tmp_path / "draft", DRAFT, weights)
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "draft").eval()
     inputs = np.full((2, 5), 3)
@@ -157,7 +155,7 @@ def test_transformers_runs_it_when_the_projection_is_added(tmp_path):
 @pytest.fixture
 def saved(tmp_path, params):
     save_huggingface(tmp_path / "target", TARGET, params)
-    save_huggingface(tmp_path / "draft", DRAFT, random_t5_params(DRAFT, 1))
+    save_huggingface(tmp_path / "draft", DRAFT, random_params(DRAFT, 1))
     return tmp_path / "target", tmp_path / "draft"
 
 
@@ -179,8 +177,8 @@ def test_it_is_no_target(saved):
 
 
 def test_another_targets_width_is_refused(saved, tmp_path):
-    other = dataclasses.replace(TARGET, d_model=12)
-    save_huggingface(tmp_path / "other", other, random_t5_params(other, 0))
+    other = changed(TARGET, d_model=12)
+    save_huggingface(tmp_path / "other", other, random_params(other, 0))
     with pytest.raises(ValueError, match=r"encoding of width 16, but that of .* has 12"):
         specdec.load_pair(target=tmp_path / "other", draft=saved[1])
 
@@ -194,5 +192,5 @@ def test_a_width_that_is_none_is_refused(saved, width):
 
 
 def test_a_model_that_reads_tokens_has_layers():
-    with pytest.raises(ValueError, match=r"num_encoder_layers must be in 1\.\..*, got 0"):
+    with pytest.raises(ValueError, match=r"num_layers must be in 1\.\..*, got 0"):
         T5Config(19, 8, 0, 1, 2, 4, 16)

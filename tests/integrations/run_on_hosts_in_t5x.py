@@ -4,7 +4,6 @@ For test_t5x_on_hosts.py; alone, as process 0 of 1, what several are compared wi
 a draft. Writes report-I.json.
 """
 
-import dataclasses
 import importlib
 import json
 import sys
@@ -15,13 +14,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_inside_t5x import CONFIGS, LIMIT, V, batch_of, module_of, speculative_model
-from tiny import ragged_inputs, random_t5_params
+from tiny import changed, ragged_inputs, random_params
 
 from specdec import BeamConfig, Copying, SamplingConfig
 from specdec.models.placing import to_host
 
 ROWS, DEVICES = 64, 4
-CONFIG = dataclasses.replace(CONFIGS["v1.0"], num_heads=DEVICES, head_dim=4)
+CONFIG = changed(CONFIGS["v1.0"], num_heads=DEVICES, head_dim=4)
 WAYS = {
     "copying": {"draft": Copying()},
     "a draft model": {},
@@ -49,7 +48,7 @@ def main(directory: Path, index: int, count: int, address: str) -> None:
             tree,
         )
 
-    given = spread(random_t5_params(CONFIG, 0), P()), spread(batch, P("data"))
+    given = spread(random_params(CONFIG, 0), P()), spread(batch, P("data"))
     report = {"devices": jax.device_count(), "mesh": dict(partitioner.mesh.shape)}
     for name, options in WAYS.items():
         model = speculative_model(module, **{"draft": str(directory / "draft")} | options)

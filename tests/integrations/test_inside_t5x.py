@@ -17,7 +17,7 @@ import pytest
 import sentencepiece
 from flax.core import unfreeze
 from scipy import stats
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, changed, ragged_inputs, random_params
 
 import specdec
 from specdec.checkpoints import load_huggingface, save_huggingface, save_t5x
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]
 # T5X's position biases have one shape.
 BIASES = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-CONFIGS = {name: dataclasses.replace(config, **BIASES) for name, config in TINY.items()}
+CONFIGS = {name: changed(config, **BIASES) for name, config in TINY.items()}
 V, LIMIT = 19, 12
 COUNTS = ("target_calls", "proposed", "examined", "accepted", "emitted", "dropped")
 
 
 def module_of(t5x, config, **changes):
     network = t5x.examples.t5.network
-    activations = (config.activation, "linear") if config.gated else (config.activation,)
+    activations = (config.decoder.activation, *["linear"] * config.decoder.gated)
     fields = {
         "vocab_size": config.vocab_size, "dtype": config.dtype, "emb_dim": config.d_model,
         "num_heads": config.num_heads, "num_encoder_layers": config.num_encoder_layers,
@@ -98,7 +98,7 @@ def drafts(tmp_path_factory):
     """Drafts for the tiny targets, each of another kind."""
     root = tmp_path_factory.mktemp("drafts")
     config = CONFIGS["v1.0"]
-    params = jax.device_get(random_t5_params(config, 1))
+    params = jax.device_get(random_params(config, 1))
     save_huggingface(root / "huggingface", config, params)
     save_t5x(root / "t5x", config, params, step=7)
     with (root / "t5x" / "spiece.model").open("wb") as file:  # Of another target.
@@ -119,7 +119,7 @@ def greedy(t5x):
 
     @functools.cache
     def decode(name):
-        params = random_t5_params(CONFIGS[name], 3)  # Rows end at many different lengths.
+        params = random_params(CONFIGS[name], 3)  # Rows end at many different lengths.
         batch = batch_of(ragged_inputs(24, 8, V))
         plain = plain_model(t5x, CONFIGS[name], topk=1)
         return params, batch, *jax.jit(plain.predict_batch_with_aux)(params, batch)
@@ -175,7 +175,7 @@ def t5x_beams(t5x, width, alpha):
     plain = t5x.models.EncoderDecoderModel(
         module_of(t5x, CONFIGS["v1.1"]), **passing_through(V), optimizer_def=None, decode_fn=search
     )
-    params, batch = random_t5_params(CONFIGS["v1.1"], 3), batch_of(ragged_inputs(24, 8, V))
+    params, batch = random_params(CONFIGS["v1.1"], 3), batch_of(ragged_inputs(24, 8, V))
     every = {"return_all_decodes": True, "num_decodes": width}
     found = jax.jit(functools.partial(plain.predict_batch_with_aux, **every))(params, batch)
     return params, batch, found
@@ -236,7 +236,7 @@ def test_rules(t5x, greedy, drafts, beam):
 def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, drafts):
     """As infer.gin restores them: bfloat16, whatever the network's dtype."""
     config = CONFIGS["v1.1"]
-    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_t5_params(config, 3))
+    params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), random_params(config, 3))
     batch = batch_of(ragged_inputs(200, 8, V))
     plain, model = plain_model(t5x, config, topk=1), speculative_model(module_of(t5x, config))
     # Else XLA on CPU may leave out a rounding, and with it the mistake that is looked for.
@@ -248,7 +248,7 @@ def test_parameters_restored_in_fewer_bits_than_they_are_computed_with(t5x, draf
 def test_sampling_follows_the_targets_law_and_the_key(t5x, drafts):
     """First two tokens of one input, 8,192 times; a chi-square at a false-alarm rate of 1e-6."""
     config = CONFIGS["v1.1"]
-    params = random_t5_params(config, 3)
+    params = random_params(config, 3)
     rows = 8192
     inputs = jnp.tile(ragged_inputs(1, 8, V), (rows, 1))
     sampling = specdec.SamplingConfig(temperature=1.5, top_k=6)
@@ -312,7 +312,7 @@ def test_what_cannot_be_decoded(t5x, drafts):
     ):
         with pytest.raises(ValueError, match=message):
             speculative_model(target, **changes)
-    params, batch = random_t5_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
+    params, batch = random_params(config, 3), batch_of(ragged_inputs(2, 8, V), limit=3)
     with pytest.raises(ValueError, match="outputs have 3 tokens"):
         speculative_model(module).predict_batch(params, batch)
 
@@ -320,7 +320,7 @@ def test_what_cannot_be_decoded(t5x, drafts):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_checkpoint_written_here_opens_in_t5x(t5x, tmp_path, dtype):
     config = CONFIGS["v1.1"]
-    params = jax.device_get(random_t5_params(config, 3))
+    params = jax.device_get(random_params(config, 3))
     save_t5x(tmp_path, config, params, step=7, dtype=dtype)
     shapes = {"encoder_input_tokens": (2, 8), "decoder_input_tokens": (2, LIMIT)}
     partitioner = t5x.partitioning.PjitPartitioner(num_partitions=1)

@@ -1,6 +1,5 @@
 """T5X's networks and the checkpoints that T5X itself writes of them, against the tests' layouts."""
 
-import dataclasses
 import importlib
 
 import jax
@@ -10,10 +9,10 @@ import pytest
 from flax.core import unfreeze
 from flax.traverse_util import flatten_dict
 from t5x_layouts import NETWORKS, laid_out, parameter_axes
-from tiny import TINY, ragged_inputs, random_t5_params
+from tiny import TINY, changed, ragged_inputs, random_params
 
 from specdec.checkpoints import open_t5x
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 
 # T5X and what it imports warn of much that is theirs to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,7 +23,7 @@ SIZES = {
     "num_decoder_layers": 4, "relative_attention_num_buckets": 32,
     "relative_attention_max_distance": 128,
 }  # fmt: skip
-CONFIGS = {name: dataclasses.replace(config, **SIZES) for name, config in TINY.items()}
+CONFIGS = {name: changed(config, **SIZES) for name, config in TINY.items()}
 V = 19
 
 
@@ -35,7 +34,7 @@ def module_of(t5x, config, network, **changes):
         "num_heads": config.num_heads, "head_dim": config.head_dim, "dropout_rate": 0.0,
         "num_encoder_layers": config.num_encoder_layers,
         "num_decoder_layers": config.num_decoder_layers,
-        "mlp_activations": ("gelu", "linear") if config.gated else ("relu",),
+        "mlp_activations": ("gelu", "linear") if config.decoder.gated else ("relu",),
         "logits_via_embedding": config.tied_logits,
     }  # fmt: skip
     if network != "t5":
@@ -56,7 +55,7 @@ def test_layouts_are_those_of_the_modules(t5x, network, changes, name):
     described = parameter_axes(config, network, *changes.values())
     axes = flatten_dict(made["params_axes"], sep="/")
     assert described == {path.removesuffix("_axes"): each.names for path, each in axes.items()}
-    ours = laid_out(random_t5_params(config, 0), config, network, *changes.values())
+    ours = laid_out(random_params(config, 0), config, network, *changes.values())
     theirs = flatten_dict(made["params"], sep="/")
     assert all(leaf.dtype == jnp.float32 for leaf in theirs.values())
     assert {path: leaf.shape for path, leaf in theirs.items()} == {
@@ -133,7 +132,7 @@ def test_log_probabilities_of_an_output(written, config, writer, dtype, tmp_path
     getattr(written, writer)(tmp_path / "model", *([dtype] if dtype else []))
     found, opened = open_t5x(tmp_path / "model")
     own_biases = written.network != "t5"
-    assert found == dataclasses.replace(config, relative_bias_in_every_layer=own_biases)
+    assert found == changed(config, relative_bias_in_every_layer=own_biases)
     inputs, output = ragged_inputs(6, 40, V), ragged_inputs(6, 30, V, seed=1)
     tokens = jnp.pad(output, ((0, 0), (1, 0)))[:, :-1]
     params = jax.tree.map(lambda a: a.astype(dtype or a.dtype).astype(a.dtype), written.params)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from tiny import random_t5_params
+from tiny import random_params
 
 from specdec.checkpoints import save_huggingface
 
@@ -20,7 +20,7 @@ def reports_of(directory, t5x_path, count):
     """What each of so many processes writes, which have four devices together."""
     from run_on_hosts_in_t5x import CONFIG, DEVICES
 
-    save_huggingface(directory / "draft", CONFIG, jax.device_get(random_t5_params(CONFIG, 1)))
+    save_huggingface(directory / "draft", CONFIG, jax.device_get(random_params(CONFIG, 1)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -7,7 +7,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
@@ -36,7 +36,7 @@ FREE = {size: f"{size} guesses that cost nothing" for size in decode_choice.FREE
 
 @pytest.fixture(scope="module")
 def models():
-    return [load_packed(TINY["v1.1"], random_t5_params(TINY["v1.1"], i), "tiny") for i in (0, 1)]
+    return [load_packed(TINY["v1.1"], random_params(TINY["v1.1"], i), "tiny") for i in (0, 1)]
 
 
 @pytest.fixture(scope="module")

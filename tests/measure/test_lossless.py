@@ -3,18 +3,18 @@ import math
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints.loading import load_packed
 from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch, compare, compare_beams
-from specdec.models.t5.network import Transformer
+from specdec.models.transformer.network import Transformer
 from specdec.training.teacher_forcing import decoder_inputs
 
 
 def test_gap_is_that_of_the_target_at_the_first_difference():
     config = TINY["v1.1"]
-    params = random_t5_params(config, 0)
+    params = random_params(config, 0)
     target = load_packed(config, params, "test")
     inputs = np.asarray(ragged_inputs(1, 8, config.vocab_size))
     expected = [5, 7, 3, 1]

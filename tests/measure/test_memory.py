@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY_BART, TINY_ROTARY, TINY_T5, prompt_of
+from tiny import TINY_BART, TINY_ROTARY, TINY_T5, changed, prompt_of
 
 from specdec.checkpoints.architectures import decode_model, init_params
 from specdec.drafters.best_first import BestFirstDrafter
@@ -89,7 +89,7 @@ TARGET = T5Config(
     vocab_size=64, d_model=32, num_encoder_layers=1, num_decoder_layers=3, num_heads=8,
     head_dim=4, d_ff=48,
 )  # fmt: skip
-DRAFT = dataclasses.replace(TARGET, num_decoder_layers=1, num_heads=4)
+DRAFT = changed(TARGET, num_decoder_layers=1, num_heads=4)
 PLAN = MemoryPlan(
     TARGET, DRAFT, DeviceMesh(), batch_size=4, gamma=3, input_len=16, output_len=32
 )  # fmt: skip

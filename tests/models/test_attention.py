@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec.models.attention import attend, attend_to_both
-from specdec.models.packed import NEG_INF
+from specdec.models.attention import NEG_INF, attend, attend_to_both
 from specdec.models.products import plain
 
 

@@ -1,7 +1,5 @@
 """Drafts that say a part of the vocabulary; tests/test_oracle.py shows that they are lossless."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,11 +26,7 @@ from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.types import PointMass
 
 SAID = [1, 4, 5, 11, 17, 18]
-
-
-def random_model(variant):
-    """A config and its parameters for each seed."""
-    return EVERY[variant], functools.partial(random_params, EVERY[variant])
+SIZES = {"max_decode_len": 16, "max_input_len": 16}
 
 
 def logits_of(model, params):
@@ -48,8 +42,8 @@ def logits_of(model, params):
     ],
 )  # fmt: skip
 def test_logits_are_those_of_the_tokens_that_are_said(variant, layout):
-    config, random = random_model(variant)
-    model, params = decode_model(config, layout), random(0)
+    config = EVERY[variant]
+    model, params = decode_model(config, layout), random_params(config, 0)
     whole = logits_of(model, model.pack(params))
     narrowed = model.restricted(model.pack(params), params, SAID, None)
     for packed in (model.pack(params, SAID), narrowed):
@@ -88,35 +82,18 @@ def test_bad_tokens_are_one_clear_error(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [("", "not valid JSON"), ("[1, 2]", "not a JSON object"),
-     ('{"tokens": [NaN]}', "NaN is no number of JSON"), ("[" * 200_000, "not valid JSON")],
-)  # fmt: skip
-def test_a_file_that_is_no_json_is_one_clear_error(tmp_path, text, problem):
-    config = TINY["v1.1"]
-    save_huggingface(tmp_path, config, random_params(config, 0))
-    (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(CheckpointError, match=rf"{FILE_NAME} is .*{problem}") as caught:
-        load_model(str(tmp_path), "float32", as_draft=True)
-    assert "\n" not in str(caught.value)
-
-
 def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(tmp_path):
     """The target says other tokens too."""
-    config, random = random_model("gpt")
+    config = EVERY["gpt"]
     for name, seed in (("target", 4), ("draft", 1)):
-        save_huggingface(tmp_path / name, config, random(seed))
+        save_huggingface(tmp_path / name, config, random_params(config, seed))
     save_draft_vocabulary(tmp_path / "draft", SAID)
     draft = str(tmp_path / "draft")
     pair = specdec.load_pair(
         target=str(tmp_path / "target"), draft=specdec.Hierarchical(draft, specdec.Copying())
     )
     texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
-    settings = {
-        "sampling": specdec.SamplingConfig(1.0), "max_decode_len": 16, "max_input_len": 16,
-    }  # fmt: skip
-    out = pair.generate(texts, gamma=3, trace=True, **settings)
+    out = pair.generate(texts, gamma=3, trace=True, sampling=specdec.SamplingConfig(1.0), **SIZES)
     guesses = {
         token for row in out.traces for block in row for token in block.accepted + block.rejected
     }
@@ -126,9 +103,9 @@ def test_guesses_are_of_the_draft_vocabulary_and_outputs_are_not(tmp_path):
 
 def test_beams_of_a_draft_that_generates_few_tokens(tmp_path):
     """By default no more of them than it has tokens; beams that it cannot make are refused."""
-    config, random = random_model("v1.1")
+    config = EVERY["v1.1"]
     for name, seed in (("target", 4), ("draft", 1)):
-        save_huggingface(tmp_path / name, config, random(seed))
+        save_huggingface(tmp_path / name, config, random_params(config, seed))
     save_draft_vocabulary(tmp_path / "draft", SAID[:4])
     pair = specdec.load_pair(target=str(tmp_path / "target"), draft=str(tmp_path / "draft"))
     texts, settings = [[2, 3, 4, 1]], {"max_decode_len": 6, "max_input_len": 16}
@@ -151,8 +128,8 @@ def test_beams_of_a_draft_that_generates_few_tokens(tmp_path):
 @pytest.mark.parametrize("stored", [{}, {"weights": "int8"}], ids=["float32", "int8"])
 def test_so_are_guesses_of_heads(tmp_path, kind, stored):
     """Random heads guess these tokens alone; their target's own logits stay whole."""
-    config, random = random_model("v1.1")
-    save_huggingface(tmp_path / "target", config, random(4))
+    config = EVERY["v1.1"]
+    save_huggingface(tmp_path / "target", config, random_params(config, 4))
     width = config.d_model
     shape = {
         "medusa": HeadsConfig("medusa", 3, width), "look-ahead": LookAheadConfig(3, width),
@@ -164,9 +141,7 @@ def test_so_are_guesses_of_heads(tmp_path, kind, stored):
     pair = specdec.load_pair(target=str(tmp_path / "target"), draft=draft, **stored)
     assert pair.target.params.output_tokens is None
     texts = [[*range(2, 2 + n), 1] for n in (3, 5, 6)]
-    settings = {
-        "sampling": specdec.SamplingConfig(0.0), "max_decode_len": 16, "max_input_len": 16,
-    }  # fmt: skip
+    settings = SIZES | {"sampling": specdec.SamplingConfig(0.0)}
     out = pair.generate(texts, gamma=3, trace=True, **settings)
     blocks = [block for row in out.traces for block in row]
     guesses = {token for block in blocks for token in block.accepted + block.rejected}
@@ -178,8 +153,8 @@ def test_so_are_guesses_of_heads(tmp_path, kind, stored):
 
 
 def test_logits_too_large_for_16_bits_keep_32(tmp_path):
-    config, random = random_model("v1.1")
-    save_huggingface(tmp_path / "target", config, random(4))
+    config = EVERY["v1.1"]
+    save_huggingface(tmp_path / "target", config, random_params(config, 4))
     loaded, narrow = load_model(str(tmp_path / "target"), "float32"), "float16"
     _, params = open_checkpoint(str(tmp_path / "target"), None)
     table = "decoder/logits_dense/kernel"

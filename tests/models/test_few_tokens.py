@@ -84,12 +84,6 @@ def test_bfloat16_is_summed_in_float32(tokens):
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=2**-8, atol=2e-3)
 
 
-def test_rows_of_a_batch_are_tokens_too():
-    kernel = jax.random.normal(jax.random.key(0), (40, 48))
-    x = jax.random.normal(jax.random.key(1), (2, 2, 40))
-    np.testing.assert_allclose(_product(kernel, x), x @ kernel, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("size", "chunks"), [(64, 1), (512, 1), (768, 2), (1024, 2), (2816, 8), (521, 1)]
 )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY_T5, prompt_of, ragged_inputs, random_t5_params
+from tiny import TINY_T5, prompt_of, ragged_inputs, random_params
 
 from specdec.core import platforms
 from specdec.core.topology import Topology
@@ -12,15 +12,15 @@ from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.heads import network
 from specdec.models.heads.model import HeadsParams, TargetHeads
-from specdec.models.t5.model import T5Model
+from specdec.models.transformer.model import TransformerModel
 
 WIDTH = TINY_T5["v1.1"].d_model
 
 
 @pytest.fixture(scope="module")
 def target():
-    model = T5Model(TINY_T5["v1.1"], "in_out")
-    return model, model.pack(random_t5_params(model.config, 0))
+    model = TransformerModel(TINY_T5["v1.1"], "in_out")
+    return model, model.pack(random_params(model.config, 0))
 
 
 def same_everywhere(compute, params):

@@ -1,4 +1,4 @@
-"""GPT-2: prompts are ragged, prefilled, checked and copied from."""
+"""A decoder alone: prompts are ragged, prefilled, checked and copied from."""
 
 import dataclasses
 import re
@@ -7,16 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow import slow
-from tiny import TINY_GPT, random_gpt_params
+from tiny import TINY_GPT, changed, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.compilation import decode_jit
-from specdec.models.gpt.model import GPTModel
-from specdec.models.gpt.network import Transformer
-from specdec.training.ngrams import count_ngrams
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.network import Transformer
 
 PROMPTS = [[5, 9, 3, 7], [], [4], list(range(2, 18))]
 
@@ -31,9 +28,9 @@ def test_a_prefill_adds_each_layer_up_once():
     """Else each layer's program would have the sums of all before it."""
     sizes = []
     for layers in (2, 4, 6):
-        config = dataclasses.replace(TINY_GPT["gpt"], num_layers=layers)
-        model = GPTModel(config, "out_in")
-        given = model, model.pack(random_gpt_params(config, 0)), jnp.ones((1, 36), jnp.int32)
+        config = changed(TINY_GPT["gpt"], num_layers=layers)
+        model = TransformerModel(config, "out_in")
+        given = model, model.pack(random_params(config, 0)), jnp.ones((1, 36), jnp.int32)
         text = _prefill.jitted(*given).lower(*given).compile().as_text()
         sizes.append(text.count(" add("))
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
@@ -41,16 +38,16 @@ def test_a_prefill_adds_each_layer_up_once():
 
 def test_a_prompt_is_prefilled_in_one_call_without_logits(monkeypatch):
     calls = []
-    extend = GPTModel._extend
+    extend = TransformerModel._extend
 
     def noted(self, params, encoded, cache, x, *rest):
         calls.append(x.shape[1])
         return extend(self, params, encoded, cache, x, *rest)
 
-    monkeypatch.setattr(GPTModel, "_extend", noted)
-    monkeypatch.setattr(GPTModel, "_logits", lambda *args: calls.append("logits"))
-    model = GPTModel(TINY_GPT["gpt"], "out_in")
-    params = model.pack(random_gpt_params(TINY_GPT["gpt"], 0))
+    monkeypatch.setattr(TransformerModel, "_extend", noted)
+    monkeypatch.setattr(TransformerModel, "_logits", lambda *args: calls.append("logits"))
+    model = TransformerModel(TINY_GPT["gpt"], "out_in")
+    params = model.pack(random_params(TINY_GPT["gpt"], 0))
     empty = model.prompt(np.zeros((1, 0), np.int32), np.array([0]))
     model.start(params, empty, 4)
     assert calls == []
@@ -68,8 +65,8 @@ def padded(rows):
 def test_ragged_prompts_in_a_batch_are_rows_alone():
     """Among them none at all, which begins with the start token."""
     config = TINY_GPT["gpt"]
-    params = random_gpt_params(config, 0)
-    model, network = GPTModel(config), Transformer(config)
+    params = random_params(config, 0)
+    model, network = TransformerModel(config), Transformer(config)
     packed, (tokens, lengths) = model.pack(params), padded(PROMPTS)
     start = model.start(packed, model.prompt(tokens, lengths), 4)
     hidden, _ = model.extend(packed, start.encoded, start.cache, start.last_token[:, None])
@@ -78,56 +75,6 @@ def test_ragged_prompts_in_a_batch_are_rows_alone():
         alone = jnp.array([given or [config.start_id]])
         expected = network.apply({"params": params}, alone)[0, -1]
         np.testing.assert_allclose(row, expected, rtol=4e-5, atol=4e-5)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    root = tmp_path_factory.mktemp("gpt")
-    config = TINY_GPT["gpt"]
-    for role, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_gpt_params(config, seed))
-        save_huggingface(root / role, config, params)
-    return specdec.load_pair(target=root / "target", draft=root / "draft")
-
-
-GREEDY = {"max_decode_len": 20, "batch_size": 4, "sampling": specdec.SamplingConfig(0.0)}
-
-
-@pytest.fixture(scope="module")
-def expected(pair):
-    """Plain decoding's own tokens."""
-    return [
-        row.tolist() for row in pair.generate(PROMPTS, method="autoregressive", **GREEDY).tokens
-    ]
-
-
-CHAIN, TREE = {"gamma": 3}, {"tree": (2, 1)}
-BEST_FIRST = {"tree": specdec.Tree(nodes=4, depth=2, siblings=2)}
-QUICK = [("copying", CHAIN), ("n-gram", CHAIN), ("8 bits", TREE), ("model", BEST_FIRST)]
-SLOWER = [("n-gram", TREE), ("merged", TREE), ("over copying", CHAIN), ("over n-gram", CHAIN)]
-
-
-@pytest.mark.parametrize(("name", "way"), [*QUICK, *(slow(*each) for each in SLOWER)])
-def test_every_draft_continues_the_same(pair, expected, name, way, tmp_path):
-    """And guesses something right: of the prompts' own continuations the tables are made."""
-    model, tables = pair.draft.model.source, str(tmp_path / "ngrams.safetensors")
-    if "n-gram" in name:
-        texts = [prompt + row for prompt, row in zip(PROMPTS, expected, strict=True)]
-        config = TINY_GPT["gpt"]
-        counted = count_ngrams(texts, config.vocab_size, order=2, start_id=config.start_id)
-        save_ngrams(tables, counted, None)
-    draft = {
-        "copying": specdec.Copying(), "n-gram": specdec.Ngram(tables),
-        "8 bits": specdec.Quantized(), "model": model,
-        "over copying": specdec.Hierarchical(model, specdec.Copying()),
-        "over n-gram": specdec.Hierarchical(model, specdec.Ngram(tables)),
-        "merged": specdec.Merged((model, specdec.Copying())),
-    }[name]  # fmt: skip
-    out = specdec.load_pair(target=pair.target.source, draft=draft).generate(
-        PROMPTS, **GREEDY, **way
-    )
-    assert [row.tolist() for row in out.tokens] == expected
-    assert out.stats.accepted > 0
 
 
 def test_copying_is_from_the_prompt(tmp_path):
@@ -139,7 +86,7 @@ def test_copying_is_from_the_prompt(tmp_path):
     kept = re.compile("token_embedder|decoder_norm|logits_dense")
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf * bool(kept.search(jax.tree_util.keystr(path))),
-        random_gpt_params(config, 0),
+        random_params(config, 0),
     )
     save_huggingface(tmp_path, config, jax.device_get(params))
     pair = specdec.load_pair(target=tmp_path, draft=specdec.Copying())
@@ -161,8 +108,8 @@ def test_copying_is_from_the_prompt(tmp_path):
 
 def test_a_draft_of_fewer_positions_is_warned_of(tmp_path):
     config = TINY_GPT["gpt"]
-    shorter = dataclasses.replace(config, max_positions=config.max_positions // 2)
+    shorter = changed(config, max_positions=config.max_positions // 2)
     for name, each in (("target", config), ("draft", shorter)):
-        save_huggingface(tmp_path / name, each, jax.device_get(random_gpt_params(each, 0)))
+        save_huggingface(tmp_path / name, each, jax.device_get(random_params(each, 0)))
     with pytest.warns(UserWarning, match="positions and the target .* guesses are bad"):
         specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")

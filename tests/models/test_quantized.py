@@ -9,22 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import (
-    EVERY,
-    TINY,
-    logits_along,
-    prompt_of,
-    ragged_inputs,
-    random_params,
-    random_t5_params,
-)
+from slow import slow
+from tiny import EVERY, TINY, changed, logits_along, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints.architectures import decode_model
 from specdec.core.compilation import decode_jit
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products import few_tokens, plain
 from specdec.models.products.quantized import num_bytes
-from specdec.models.t5.model import T5Model
+from specdec.models.transformer.model import TransformerModel
 
 OPS = {"out_in": few_tokens, "in_out": plain}
 GROUP = 4
@@ -52,17 +45,13 @@ def rounded4(kernel, layout, group=GROUP):
     return out
 
 
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
 def rounded(kernel, bits, layout):
     return rounded8(kernel) if bits == 8 else rounded4(kernel, layout)
 
 
 @pytest.mark.parametrize("layout", OPS)
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("tokens", [1, 8, *slow(3, 70)])
+@pytest.mark.parametrize("tokens", [1, 8, slow(3), slow(70)])
 @pytest.mark.parametrize(("size", "rows"), [(48, 33), (4224, 16)])  # One chunk; two.
 def test_products_are_those_of_the_rounded_kernel(size, rows, tokens, bits, layout):
     kernel = jax.random.normal(jax.random.key(0), (size, rows)) * size**-0.5
@@ -162,7 +151,7 @@ def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout
         scale = config.d_model**-0.5 if variant in TINY else 1.0
         head = np.asarray(params["token_embedder"]["embedding"]).T * scale
         params["decoder"].setdefault("logits_dense", {})["kernel"] = jnp.asarray(head)
-        config = dataclasses.replace(config, tied_logits=False)
+        config = changed(config, tied_logits=False)
     expected_model = decode_model(config, layout)
     expected = along(expected_model, expected_model.pack(tree_rounded(params, which)), 3)
     np.testing.assert_allclose(along(few, packed, 3), expected, rtol=0, atol=3e-4)
@@ -188,8 +177,8 @@ def test_a_draft_of_the_target_shares_what_that_made_of_the_inputs(variant):
 
 
 def test_a_step_reads_few_bits():
-    model = T5Model(TINY["v1.1"])
-    params = model.pack(random_t5_params(TINY["v1.1"], 0))
+    model = TransformerModel(TINY["v1.1"])
+    params = model.pack(random_params(TINY["v1.1"], 0))
     full, *few = (
         num_bytes((model if bits == 32 else m).step_params(p))
         for bits, (m, p) in (
@@ -203,7 +192,7 @@ def test_a_step_reads_few_bits():
 REFUSED = {
     "group": (lambda m, p: m.quantized(p, 4, 32, of_target=True), "Groups of 32 do not divide"),
     "int8 again": (
-        lambda m, p: m.quantized(m.pack(random_t5_params(TINY["v1.1"], 0), int8=True), 8, 16,
+        lambda m, p: m.quantized(m.pack(random_params(TINY["v1.1"], 0), int8=True), 8, 16,
                                  of_target=True),
         "have 8 bits already",
     ),
@@ -214,21 +203,21 @@ REFUSED = {
 def test_what_is_refused(name):
     ask, message = REFUSED[name]
     for layout in OPS:
-        model = T5Model(TINY["v1.1"], layout)
+        model = TransformerModel(TINY["v1.1"], layout)
         with pytest.raises(ValueError, match=message):
-            ask(model, model.pack(random_t5_params(TINY["v1.1"], 0)))
+            ask(model, model.pack(random_params(TINY["v1.1"], 0)))
 
 
 def test_a_mesh_that_cuts_scales_is_refused():
     config = dataclasses.replace(TINY["v1.1"], vocab_size=20)
-    params = random_t5_params(config, 0)
-    full = T5Model(config, "in_out").pack(params)
-    cut = T5Model(config, "in_out", DeviceMesh(1, 2).planned_target)
+    params = random_params(config, 0)
+    full = TransformerModel(config, "in_out").pack(params)
+    cut = TransformerModel(config, "in_out", DeviceMesh(1, 2).planned_target)
     for ask in (lambda: cut.quantized(full, 8, 16, of_target=True),
                 lambda: cut.pack(params, int8=True)):  # fmt: skip
         with pytest.raises(ValueError, match=r"cannot be cut, and this mesh cuts .*heads"):
             ask()
-    whole = T5Model(config, "in_out", DeviceMesh(2, 1).planned_target)
+    whole = TransformerModel(config, "in_out", DeviceMesh(2, 1).planned_target)
     whole.quantized(full, 8, 16, of_target=True)
 
 
@@ -239,12 +228,12 @@ def loop_carries(text):
     return [re.findall(r"(\w+)\[([\d,]*)\]", each) for each in tuples]
 
 
-@pytest.mark.parametrize("layout", ["out_in", *slow("in_out")])
+@pytest.mark.parametrize("layout", ["out_in", slow("in_out")])
 def test_a_decode_loop_carries_int8_and_no_widened_copy(layout):
     """Compiled as it is for users; otherwise kernels would be widened once, before the loop."""
-    config = dataclasses.replace(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192)
-    model = T5Model(config, layout)
-    packed = model.pack(random_t5_params(config, 0), int8=True)
+    config = changed(TINY["v1.1"], d_model=64, head_dim=32, d_ff=192)
+    model = TransformerModel(config, layout)
+    packed = model.pack(random_params(config, 0), int8=True)
     prompt = prompt_of(model, ragged_inputs(1, 7, 19))
 
     @decode_jit(static_argnames=())

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.api import Pair
@@ -138,7 +138,7 @@ WRONG = {
 @pytest.fixture(scope="module")
 def pair():
     config = TINY["v1.1"]
-    target, draft = (load_packed(config, random_t5_params(config, i), "random") for i in range(2))
+    target, draft = (load_packed(config, random_params(config, i), "random") for i in range(2))
     return Pair(target, model_draft(draft), None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.api import Pair
@@ -65,7 +65,7 @@ class Opened:
 
 
 def model(seed, *, broken=False):
-    params = random_t5_params(TINY["v1.1"], seed)
+    params = random_params(TINY["v1.1"], seed)
     if broken:
         embedding = params["token_embedder"]["embedding"]
         params["token_embedder"]["embedding"] = embedding.at[17].set(jnp.nan)

@@ -9,7 +9,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -56,7 +56,7 @@ RULES = {
 def t5(directory, rare):
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
-    config, params = TINY["v1.1"], jax.tree.map(np.array, random_t5_params(TINY["v1.1"], 3))
+    config, params = TINY["v1.1"], jax.tree.map(np.array, random_params(TINY["v1.1"], 3))
     params["decoder"]["logits_dense"]["kernel"][:, 1] *= rare
     save_huggingface(directory, config, params)
     model = transformers.T5ForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)

@@ -8,7 +8,7 @@ import pytest
 
 from specdec.checkpoints import save_huggingface
 from specdec.models.t5.config import T5Config
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.text.vocabulary import train_vocabulary
 
 TARGET = T5Config(

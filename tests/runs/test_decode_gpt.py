@@ -4,7 +4,7 @@ import json
 
 import jax
 import pytest
-from tiny import random_gpt_params
+from tiny import random_params
 
 import specdec
 from specdec.checkpoints import save_huggingface
@@ -45,7 +45,7 @@ def write_tokenizer(path, lines, kept="<|endoftext|>"):
 
 def save_gpt(directory, seed, tokenizer):
     """Draft and target share most of their weights, so that some guesses are accepted."""
-    params, noise = (random_gpt_params(CONFIG, each) for each in (7, 8))
+    params, noise = (random_params(CONFIG, each) for each in (7, 8))
     params = jax.tree.map(lambda a, b: a + 0.1 * seed * b, params, noise)
     save_huggingface(directory, CONFIG, jax.device_get(params), tokenizer)
 

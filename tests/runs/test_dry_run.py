@@ -1,13 +1,12 @@
 """``--dry_run``: every shipped configuration, its bytes, and that nothing is loaded."""
 
-import dataclasses
 import re
 import shutil
 from pathlib import Path
 
 import jax
 import pytest
-from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, random_params, random_t5_params
+from tiny import EVERY, TINY, TINY_BART, TINY_ROTARY, changed, random_params
 
 from specdec.checkpoints import save_t5x
 from specdec.checkpoints.architectures import count_parameters, decode_model
@@ -236,10 +235,10 @@ def test_mistakes_are_told_in_one_line(capsys, bindings, message):
 
 
 def test_a_t5x_checkpoint_is_sized_by_its_shapes(tmp_path):
-    params = random_t5_params(TINY["v1.0"], 0)
+    params = random_params(TINY["v1.0"], 0)
     save_t5x(tmp_path, TINY["v1.0"], params, 3)
     for array in tmp_path.glob("*/target.*"):
         shutil.rmtree(array)
     config, found = dry_run.find_config(str(tmp_path), ROOT)
     assert found == "its shapes"
-    assert dataclasses.replace(config, relative_attention_max_distance=12) == TINY["v1.0"]
+    assert changed(config, relative_attention_max_distance=12) == TINY["v1.0"]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from small_vocabularies import train_model, write_json, write_m2m100, write_marian
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 import specdec
 from specdec.checkpoints import find_vocabulary, save_huggingface
@@ -46,7 +46,7 @@ def test_t5x_has_the_ids_of_seqio(spiece):
 def test_a_text_ends_at_the_models_eos_alone(bpe, tmp_path):
     """The vocabulary's EOS inside of an output, which the model does not end with, cuts nothing."""
     config = dataclasses.replace(TINY_GPT["gpt"], vocab_size=300, eos_id=5, start_id=0, pad_id=0)
-    params = jax.device_get(random_gpt_params(config, 0))
+    params = jax.device_get(random_params(config, 0))
     save_huggingface(tmp_path / "target", config, params, bpe / "vocab.json")
     pair = specdec.load_pair(target=tmp_path / "target", draft=specdec.Copying())
     (batch,) = make_batches([np.array([40, 41], np.int32)], 1, pair.target.model)
@@ -80,7 +80,7 @@ def pair(spiece, tmp_path):
     write_json(source / "added_tokens.json", {"<": PIECES + 100})
     write_json(source / "special_tokens_map.json", {"mask_token": "<mask>"})
     for role, seed in (("target", 0), ("draft", 1)):
-        params = jax.device_get(random_t5_params(T5, seed))
+        params = jax.device_get(random_params(T5, seed))
         save_huggingface(tmp_path / role, T5, params, source / "spiece.model")
     return tmp_path / "target", tmp_path / "draft"
 
@@ -229,7 +229,7 @@ BYT5 = {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 125, "pad_token": "<pad
 
 
 def save(directory, config, vocabulary=None, seed=0):
-    save_huggingface(directory, config, jax.device_get(random_t5_params(config, seed)), vocabulary)
+    save_huggingface(directory, config, jax.device_get(random_params(config, seed)), vocabulary)
 
 
 def test_a_pair_of_bytes(tmp_path):
@@ -291,7 +291,7 @@ def test_padding_of_the_embedding_may_differ(spiece, tmp_path):
     target_rows, draft_rows = ROWS, ROWS - 8
     for name, rows, seed in (("target", target_rows, 0), ("draft", draft_rows, 0)):
         config = dataclasses.replace(T5, vocab_size=rows)
-        save_huggingface(tmp_path / name, config, random_t5_params(config, seed), spiece)
+        save_huggingface(tmp_path / name, config, random_params(config, seed), spiece)
     with pytest.warns(UserWarning, match=f"have {target_rows} and {draft_rows} rows"):
         pair = specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")
     texts = [[5, 6, 1], [7, 8, 9, 1]]
@@ -309,6 +309,6 @@ def test_padding_of_the_embedding_may_differ(spiece, tmp_path):
 def test_another_size_without_a_common_vocabulary_names_the_remedy(tmp_path):
     for name, rows in (("target", 160), ("draft", 152)):
         config = dataclasses.replace(T5, vocab_size=rows)
-        save_huggingface(tmp_path / name, config, random_t5_params(config, 0))
+        save_huggingface(tmp_path / name, config, random_params(config, 0))
     with pytest.raises(ValueError, match=r"put the same spiece\.model beside both"):
         specdec.load_pair(target=tmp_path / "target", draft=tmp_path / "draft")

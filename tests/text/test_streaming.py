@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tokenizers
-from tiny import TINY, random_t5_params
+from tiny import TINY, random_params
 from tokenizers import decoders, models
 
 import specdec
@@ -31,7 +31,7 @@ def growing(monkeypatch):
 def pair(spiece, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model") / "target"
     config = dataclasses.replace(TINY["v1.1"], vocab_size=54)
-    save_huggingface(directory, config, random_t5_params(config, 0), spiece)
+    save_huggingface(directory, config, random_params(config, 0), spiece)
     return specdec.load_pair(target=directory, draft=specdec.Quantized())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from run_tiny import recipe
+from tiny import changed
 
 from specdec.training import distill
 
@@ -21,7 +22,7 @@ def distill_tiny(directory, data, model, target, **options):
 
 def from_encoding(tiny_model):
     """A draft that starts from the target's encoding."""
-    return dataclasses.replace(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
+    return changed(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
 
 
 def noted_validations(patch, module):

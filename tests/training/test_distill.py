@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import jax
@@ -11,10 +10,11 @@ import pytest
 from distilling import distill_tiny, from_encoding
 from run_tiny import recipe
 from slow import slow
+from tiny import changed
 
 from specdec.checkpoints import save_huggingface
 from specdec.data.text import write_pairs
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.training import distill
 from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
@@ -27,7 +27,7 @@ def test_a_distilled_draft_agrees_more_with_its_target(
     tmp_path, data_directory, tiny_model, target_directory, validations, starts
 ):
     results = validations(distill)
-    draft = dataclasses.replace(tiny_model, num_heads=1)
+    draft = changed(tiny_model, num_heads=1)
     if starts == "encoding":
         draft = from_encoding(draft)
     distill_tiny(tmp_path, data_directory, draft, target_directory, cross_entropy_weight=0.25)
@@ -130,13 +130,13 @@ def test_bad_options_are_refused(options, message):
 def test_drafts_of_other_sizes_are_refused(
     tmp_path, data_directory, tiny_model, target_directory, change, message
 ):
-    draft = dataclasses.replace(tiny_model, **change)
+    draft = changed(tiny_model, **change)
     with pytest.raises(ValueError, match=message):
         distill_tiny(tmp_path, data_directory, draft, target_directory)
 
 
 def test_a_draft_can_begin_as_one_that_starts_from_tokens_alone(tiny_model, target_directory):
-    model = dataclasses.replace(tiny_model, encoding_width=tiny_model.d_model)
+    model = changed(tiny_model, encoding_width=tiny_model.d_model)
     params = first_params(model, 0, str(target_directory))
     _, expected = load_params(target_directory)
     encoder = dict(params["encoder"])
@@ -144,4 +144,4 @@ def test_a_draft_can_begin_as_one_that_starts_from_tokens_alone(tiny_model, targ
     jax.tree.map(np.testing.assert_array_equal, {**params, "encoder": encoder}, expected)
     assert 0 < np.std(projection) < 0.2 * tiny_model.d_model**-0.5
     with pytest.raises(ValueError, match="is of another network"):
-        first_params(dataclasses.replace(model, d_ff=3), 0, str(target_directory))
+        first_params(changed(model, d_ff=3), 0, str(target_directory))

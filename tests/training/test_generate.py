@@ -7,13 +7,13 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import random_t5_params
+from tiny import random_params
 
 from specdec.data.text import read_pairs, write_pairs
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
 from specdec.decoding.options import GREEDY
-from specdec.models.t5.model import T5Model
+from specdec.models.transformer.model import TransformerModel
 from specdec.text.vocabulary import Vocabulary
 from specdec.training import generate
 from specdec.training.recombine import Recombination
@@ -23,7 +23,7 @@ from specdec.training.train import TextFiles
 @pytest.fixture(scope="module")
 def target(tiny_model):
     """Random, so that outputs differ, and leaning to EOS, so that some of them end."""
-    params = random_t5_params(tiny_model, 0)
+    params = random_params(tiny_model, 0)
     embedding = params["token_embedder"]["embedding"]
     params["token_embedder"]["embedding"] = embedding.at[tiny_model.eos_id].multiply(4.0)
     return tiny_model, params
@@ -47,7 +47,7 @@ def written(tmp_path_factory, data_directory, target):
 def greedy_alone(text, target, vocabulary):
     """The output of one row decoded by itself, and whether it ended."""
     config, params = target
-    model = T5Model(dataclasses.replace(config, dtype="float32"))
+    model = TransformerModel(dataclasses.replace(config, dtype="float32"))
     ids = vocabulary.encode(text, add_eos=True)
     length = 16 if len(ids) <= 16 else 32
     inputs = np.zeros((1, length), np.int32)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from run_tiny import recipe
 from slow import slow
+from tiny import changed
 
 from specdec.checkpoints import save_huggingface
-from specdec.models.t5.network import Transformer, init_params
+from specdec.models.transformer.network import Transformer, init_params
 from specdec.training import mutual
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.teacher_forcing import decoder_inputs
@@ -20,9 +21,9 @@ from specdec.training.teacher_forcing import decoder_inputs
 @pytest.fixture(scope="module", params=["tokens", slow("encoding")])
 def draft_directory(request, tmp_path_factory, tiny_model, target_directory):
     directory = tmp_path_factory.mktemp("draft")
-    model = dataclasses.replace(tiny_model, num_heads=1, dropout_rate=0.0)
+    model = changed(tiny_model, num_heads=1, dropout_rate=0.0)
     if request.param == "encoding":
-        model = dataclasses.replace(model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
+        model = changed(model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
     params = init_params(model, jax.random.key(5))
     save_huggingface(directory, model, params, target_directory / "spiece.model")
     return directory

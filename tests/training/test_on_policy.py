@@ -8,10 +8,10 @@ import itertools
 import jax
 import numpy as np
 from distilling import distill_tiny, from_encoding
-from tiny import TINY_GPT, random_gpt_params
+from tiny import TINY_GPT, changed, random_params
 
 from specdec.checkpoints import architectures
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.training import distill, on_policy, teacher_forcing
 from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params
@@ -71,7 +71,7 @@ def greedy_along(config, params, batch):
 
 def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model):
     """Teacher forcing along the outputs finds each token the likeliest."""
-    target = dataclasses.replace(tiny_model, dtype="float32")
+    target = changed(tiny_model, dtype="float32")
     params = init_params(target, jax.random.key(0))
     config = from_encoding(target)
     draft = init_params(config, jax.random.key(1))
@@ -90,7 +90,7 @@ def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model):
 
 def test_a_gpt_continues_the_prompts_of_a_batch():
     config = dataclasses.replace(TINY_GPT["gpt"], dtype="float32")
-    params = random_gpt_params(config, 4)
+    params = random_params(config, 4)
     pairs = [([3, 4, 5, 6], [7, 8]), ([9, 10], [11, 12, 13])]
     rows = [teacher_forcing.training_pair(config, *pair) for pair in pairs]
     batch = TokenBatch(*(np.zeros((3, 12), np.int32) for _ in range(2)))
@@ -112,7 +112,7 @@ def test_a_gpt_continues_the_prompts_of_a_batch():
 
 
 def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
-    config = dataclasses.replace(tiny_model, dtype="float32")
+    config = changed(tiny_model, dtype="float32")
     draft = init_params(config, jax.random.key(1))
     batch = TokenBatch(*(np.tile(side[:1], (4, 1)) for side in next(batches().from_step(0))))
     generate = generator(config, OnPolicy(), 0, (config, draft))
@@ -124,7 +124,7 @@ def test_a_draft_learns_from_its_own_outputs(
     tmp_path, data_directory, tiny_model, target_directory, validations
 ):
     results = validations(distill)
-    draft = from_encoding(dataclasses.replace(tiny_model, num_heads=1))
+    draft = from_encoding(changed(tiny_model, num_heads=1))
     distill_tiny(
         tmp_path, data_directory, draft, target_directory, loss="negative_log_acceptance",
         on_policy=OnPolicy(0.5, refresh_every=10),

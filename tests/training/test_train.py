@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 from run_tiny import recipe
+from tiny import changed
 
-from specdec.models.t5.network import init_params
+from specdec.models.transformer.network import init_params
 from specdec.text.vocabulary import Vocabulary
 from specdec.training import train
 from specdec.training.checkpointing import load_params
@@ -42,7 +43,7 @@ def test_a_run_can_start_from_another_ones_parameters(
     _, expected = load_params(target_directory)
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
-    other = dataclasses.replace(tiny_model, d_ff=32)
+    other = changed(tiny_model, d_ff=32)
     with pytest.raises(ValueError, match="is of another network"):
         train.train(tmp_path / "other", model=other, initial=str(target_directory), **settings)
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
 
 from specdec.checkpoints.families.base import Family
+from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.transformer.config import TransformerConfig
 
-_MODULES = (
-    importlib.import_module(f"{__name__}.{found.name}")
+FAMILIES: tuple[Family, ...] = tuple(
+    importlib.import_module(f"{__name__}.{found.name}").FAMILY
     for found in sorted(pkgutil.iter_modules(__path__), key=lambda found: found.name)
-    if found.name != "base"
+    if found.name != "base" and not found.name.startswith("_")
 )
-# By the class of their configs, and by config.json's model_type.
-FAMILIES: dict[type, Family] = {module.FAMILY.config: module.FAMILY for module in _MODULES}
-MODEL_TYPES = {name: family for family in FAMILIES.values() for name in family.model_types}
+MODEL_TYPES = {name: family for family in FAMILIES for name in family.model_types}
 SUPPORTED = ", ".join(
     f"{name} ({also})" if (also := family.model_types[name]) else name
     for name, family in sorted(MODEL_TYPES.items())
 )
 
 
-def family_of(config: Any) -> Family:
-    """The family of a config."""
-    return FAMILIES[type(config)]
+def family_of(config: TransformerConfig) -> Family:
+    """The family whose files can say a config; CheckpointError if there is none."""
+    for family in FAMILIES:
+        if family.model_type_of(config) is not None:
+            return family
+    raise CheckpointError(f"No family of transformers has these settings together: {config}.")

@@ -1,12 +1,13 @@
-"""A family of models: the classes that run it, and its names in Hugging Face's files.
+"""A family of models: how config.json says its networks, and how files call their parameters.
 
-A family is a folder under ``specdec/models`` and a module here, which ends in
-``FAMILY = Family(...)``. Nothing else names it.
+A family is a module beside this one, which ends in ``FAMILY = Family(...)``. Nothing else names it.
+It says what is its own; reading, saving, and the shapes of parameters are here, for all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +25,8 @@ from specdec.checkpoints.hf_files import (
     weight_files,
 )
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, check_names, read_as
-from specdec.models.config import Config
-from specdec.models.packed import PackedModel
+from specdec.models.transformer.config import Logits, TransformerConfig
+from specdec.models.transformer.tree import parameter_shapes
 
 # How the heads of transformers' classifiers are called.
 _CLASSIFIERS = ("classification_head.", "classifier.", "qa_outputs.", "score.")
@@ -37,28 +38,60 @@ _LEFTOVERS = re.compile(
     r"|\.(attn|crossattention)\.(masked_)?bias$|(^|\.)(en|de)coder\.version$"
     r"|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
 )
-Opened = tuple[Config, dict[str, StoredArray]]
-Named = Iterable[tuple[str, str, tuple[int, ...]]]  # Hugging Face's name, our path, our shape.
+EMBEDDING_PATH, HEAD_PATH = "token_embedder/embedding", "decoder/logits_dense/kernel"
+Opened = tuple[TransformerConfig, dict[str, StoredArray]]
+_LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(.+)")
+_PROJECTIONS = ("query", "key", "value", "out")
 
 
-def turned_kernels(named: Named) -> dict[str, Parameter]:
-    """Parameters by Hugging Face's name: files have all but embeddings transposed, [out, in]."""
-    found = {}
-    for name, path, shape in named:
-        is_kernel = not path.endswith("/embedding")
-        found[name] = Parameter(path, shape, shape[::-1] if is_kernel else shape, is_kernel)
-    return found
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Names:
+    """Names of modules in files, by our own.
+
+    Attributes:
+      modules: of those that are in no layer.
+      layers: of a stack's layers, with {} for the number.
+      parts: of what a layer has; behind "encoder/" or "decoder/" what only that one calls so.
+      leaves: of whole parameters that are called unlike others, and their shapes there.
+      turned: whether kernels are [out, in] there, not [in, out].
+    """
+
+    modules: Mapping[str, str]
+    layers: Mapping[str, str]
+    parts: Mapping[str, str]
+    leaves: Mapping[str, tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    turned: bool = True
+
+    def parameter(self, path: str, shape: tuple[int, ...]) -> tuple[str, Parameter]:
+        """A parameter's name, and how it is stored."""
+        if path in self.leaves:
+            name, stored = self.leaves[path]
+            return name, Parameter(path, shape, stored, False)
+        module, leaf = path.rsplit("/", 1)
+        if found := _LAYER.fullmatch(module):
+            stack, number, part = found.groups()
+            own = self.parts.get(f"{stack}/{part}") or self.parts[part]
+            name = f"{self.layers[stack].format(number)}.{own}"
+        else:
+            name = self.modules[module]
+        turned = leaf != "embedding" and (self.turned or found is None)
+        # Query, key and value of a joined kernel are one axis in files.
+        flat = (*shape[:-2], math.prod(shape[-2:])) if module.endswith("/qkv") else shape
+        stored = flat[::-1] if turned else flat
+        return f"{name}.{'bias' if leaf == 'bias' else 'weight'}", Parameter(
+            path, shape, stored, turned
+        )
 
 
-def norm(name: str, path: str, width: int) -> Named:
-    """A LayerNorm's."""
-    return (f"{name}.weight", f"{path}/scale", (width,)), (f"{name}.bias", f"{path}/bias", (width,))
+def projections(ours: str, theirs: str, letters: Iterable[str] = "qkvo") -> dict[str, str]:
+    """Names of an attention's products, whose letters stand for {}."""
+    named = zip(_PROJECTIONS, letters, strict=True)
+    return {f"{ours}/{name}": theirs.format(letter) for name, letter in named}
 
 
-def dense(name: str, path: str, size: int, features: tuple[int, ...]) -> Named:
-    """A product's with a bias."""
-    yield f"{name}.weight", f"{path}/kernel", (size, *features)
-    yield f"{name}.bias", f"{path}/bias", features
+def same(*names: str, before: str = "") -> dict[str, str]:
+    """Names of files by our own, of those that are called alike."""
+    return {name: f"{before}{name.rsplit('/')[-1]}" for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,48 +162,46 @@ class Weights:
             )
 
 
-def weights_in(directory: Path, dtype: np.dtype | None, config: Config) -> Weights:
+def weights_in(directory: Path, dtype: np.dtype | None, config: TransformerConfig) -> Weights:
     """Weights of a checkpoint's directory; CheckpointError if there are none."""
     found = weight_files(directory, task_of(config.reads_prefix)).items()
     files = {name: (path, name, kind) for name, (path, kind) in found}
     return Weights(directory, files, dtype)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Family:
-    """Models of one network with different settings.
+    """Models of some settings, which have names in common.
 
     Attributes:
-      config: the class of their configs.
-      network: the module with ``Transformer``, which is trained and scores whole texts, and
-        ``init_params``.
-      model: the class that decodes.
       model_types: config.json's, and for each what public models of that type are called, too.
       public: public checkpoints whose shape is in configs/shapes: for each kind of name the name
         of the file. SIZE is any size, the same in both, and * is what may follow.
-      tokenizer_class: named in tokenizer_config.json; None where the model type implies it.
+      shape: the function that these files bind.
       parse_config: the network that a config.json of a model type, with the defaults of what it
         leaves out, and generation_config.json, if there is one, describe. Raises CheckpointError or
         ValueError for what is missing, wrong or unsupported.
-      names: config.json's, of the config's fields that have another there.
-      format_config: the config.json with which transformers computes what a config does, but for
-        special tokens and the weights' dtype. Every field that ``parse_config`` reads is in it.
-      all_parameters: every parameter of a network, by Hugging Face's name.
+      fields: config.json's names of the config's fields that have another there, for messages.
+      model_type_of: the type of a network; None if it is not of this family.
+      format_config: the config.json with which transformers computes what a config of a type does,
+        but for special tokens and the weights' dtype. Every field that ``parse_config`` reads is in
+        it.
+      names: how files call a network's parameters.
       open_parameters: the parameters by their paths in our tree, and the config as the weights
         correct it: whether logits are tied shows in them alone.
+      tokenizer_class: named in tokenizer_config.json; None where the model type implies it.
     """
 
-    config: type[Any]
-    network: Any
-    model: type[PackedModel]
     model_types: Mapping[str, str]
     public: Mapping[str, str]
-    tokenizer_class: str | None
-    parse_config: Callable[[str, Fields, Fields | None], Any]
-    names: Mapping[str, str]
-    format_config: Callable[[Any], dict[str, Any]]
-    all_parameters: Callable[[Any], Mapping[str, Parameter]]
-    open_parameters: Callable[[Weights, Any], Opened]
+    shape: Callable[..., TransformerConfig]
+    parse_config: Callable[[str, Fields, Fields | None], TransformerConfig]
+    fields: Mapping[str, str]
+    model_type_of: Callable[[TransformerConfig], str | None]
+    format_config: Callable[[TransformerConfig, str], dict[str, Any]]
+    names: Callable[[TransformerConfig], Names]
+    open_parameters: Callable[[Weights, TransformerConfig], Opened]
+    tokenizer_class: str | None = None
 
     def public_shape(self, name: str) -> tuple[str, str] | None:
         """The file of a public checkpoint in configs/shapes, and what fits all of its kind.
@@ -186,26 +217,33 @@ class Family:
                 return shape, all_of_it
         return None
 
-    def parameter_shapes(self, config: Config) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter of a network, by its path in our tree."""
-        return {each.path: each.shape for each in self.all_parameters(config).values()}
+
+def named_parameters(config: TransformerConfig, names: Names) -> dict[str, Parameter]:
+    """Every parameter of a network, by a file's name."""
+    return dict(names.parameter(*each) for each in parameter_shapes(config).items())
 
 
 def open_by_table(
-    weights: Weights, config: Any, table: Mapping[str, Parameter], *, head: str, embedding: str,
-    unused: Iterable[str] = (),
-) -> Opened:  # fmt: skip
+    weights: Weights, config: TransformerConfig, names: Names, unused: Iterable[str] = ()
+) -> Opened:
     """The parameters of a model whose logits are tied if the head is the embedding.
 
     Args:
-      table: of all parameters, the head among them.
       unused: names that may be there.
     """
-    table = dict(table)
+    table = named_parameters(untied(config), names)
+    by_path = {each.path: name for name, each in table.items()}
+    head, embedding = by_path[HEAD_PATH], by_path[EMBEDDING_PATH]
     if head in weights and embedding in weights:
         theirs, ours = (weights.stored(name, table[name]) for name in (head, embedding))
-        config = dataclasses.replace(config, tied_logits=np.array_equal(np.asarray(theirs).T, ours))
+        config = config.with_logits(tied=np.array_equal(np.asarray(theirs).T, ours))
     if config.tied_logits:
         del table[head]
     weights.check(table, [head, *unused])
     return config, {each.path: weights.stored(name, each) for name, each in table.items()}
+
+
+def untied(config: TransformerConfig) -> TransformerConfig:
+    """The config with logits of their own, which nothing scales."""
+    logits = Logits(False, bias=config.logits.bias, softcap=config.logits.softcap)
+    return dataclasses.replace(config, logits=logits)

@@ -1,1 +1,1 @@
-"""BART and its kin: network, packed decode parameters and decode model."""
+"""BART and its kin by its own names for settings, which runs, gin files and users have."""

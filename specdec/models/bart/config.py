@@ -1,92 +1,47 @@
-"""Shape and variant of a BART, mBART, M2M100 (NLLB), Marian or Pegasus."""
+"""BART's and its kin's settings by their own names."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from specdec.core.arguments import MOST_SIZE
-from specdec.core.fields import Whole, checked
-from specdec.models.config import Dtype, Ids, Layers, Rate, Size, check_ids
+from specdec.models.transformer.config import (
+    Absolute,
+    Activation,
+    Logits,
+    Norm,
+    Stack,
+    TransformerConfig,
+)
 
-Activation = Literal["relu", "gelu", "gelu_exact", "silu"]
-Positions = Literal["learned", "sinusoidal", "tensor2tensor"]
 
+def BartConfig(
+    vocab_size: int, max_positions: int, d_model: int, num_encoder_layers: int,
+    num_decoder_layers: int, num_heads: int, d_ff: int,
+    positions: Literal["learned", "sinusoidal", "tensor2tensor"] = "learned",
+    position_offset: int = 2, pre_norm: bool = False, embedding_norm: bool = True,
+    scaled_embedding: bool = False, activation: Activation = "gelu_exact", logits_bias: bool = True,
+    tied_logits: bool = True, encoder_vocab_size: int | None = None, dropout_rate: float = 0.0,
+    dtype: str = "float32", pad_id: int = 1, eos_id: int | None = 2,
+    more_eos_ids: tuple[int, ...] = (), decoder_start_id: int = 2,
+) -> TransformerConfig:  # fmt: skip
+    """A BART, mBART, M2M100 (NLLB), Marian or Pegasus: LayerNorm, and biases everywhere.
 
-@checked(named=True)
-class BartConfig:
-    """Everything that fixes the arithmetic of these encoder-decoders.
-
-    All have LayerNorm, and biases everywhere. Source: Lewis et al. 2020 (BART), Liu et al. 2020
-    (mBART), Fan et al. 2021 (M2M100), Zhang et al. 2020 (Pegasus), Junczys-Dowmunt et al. 2018
-    (Marian), and their models in transformers 5.
+    Source: Lewis et al. 2020 (BART), Liu et al. 2020 (mBART), Fan et al. 2021 (M2M100), Zhang et
+    al. 2020 (Pegasus), Junczys-Dowmunt et al. 2018 (Marian), and their models in transformers 5.
     """
-
-    vocab_size: Size  # Rows of the decoder's embedding, V. May exceed the vocabulary's own size.
-    max_positions: Size  # Tokens that an input may have, and prefix and output together, P.
-    d_model: Size  # Width of the residual stream, D.
-    num_encoder_layers: Layers
-    num_decoder_layers: Layers  # Depths need not be equal.
-    num_heads: Size  # H, which divides D.
-    d_ff: Size  # Hidden width of the feed-forward block, F.
-    # "sinusoidal": sines, then cosines, of frequencies 10000**(-2k / D), as in Vaswani et al. 2017.
-    # "tensor2tensor": the same of 10000**(-k / (D / 2 - 1)), so that the last is 1 / 10000.
-    positions: Positions = "learned"
-    # The row of its table that the first position has.
-    position_offset: Annotated[int, Whole(0, MOST_SIZE)] = 2
-    pre_norm: bool = False  # Norms before each part and behind all layers, not after each part.
-    embedding_norm: bool = True  # A norm of embedded tokens and their positions.
-    scaled_embedding: bool = False  # Embedded tokens are multiplied with sqrt(D).
-    # Of the feed-forward block: "gelu" is the tanh approximation, "gelu_exact" the error function.
-    activation: Activation = "gelu_exact"
-    logits_bias: bool = True  # A number for each token is added to its logit.
-    tied_logits: bool = True  # Logits are h @ embedding.T instead of a ``logits_dense``.
-    # Rows of the encoder's own embedding; None where it has the decoder's.
-    encoder_vocab_size: Size | None = None
-    dropout_rate: Rate = 0.0  # In training only.
-    dtype: Dtype = "float32"  # Of activations; or "bfloat16".
-    pad_id: int = 1
-    eos_id: int | None = 2  # None: nothing ends an output but its limit.
-    more_eos_ids: Ids = ()  # They, too, end an output.
-    decoder_start_id: int = 2
-
-    def __post_init__(self):
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"BartConfig.num_heads must divide d_model = {self.d_model}, got {self.num_heads}."
-            )
-        if self.positions != "learned" and (self.d_model % 2 or self.d_model < 4):
-            raise ValueError(
-                "BartConfig.d_model must be even and at least 4 for sines and cosines, got "
-                f"{self.d_model}."
-            )
-        check_ids(self, "decoder_start_id")
-
-    @property
-    def reads_prefix(self) -> bool:
-        """An encoder reads the text."""
-        return False
-
-    @property
-    def start_id(self) -> int:
-        """The token before the first token of an output."""
-        return self.decoder_start_id
-
-    @property
-    def encoder_width(self) -> int:
-        """Width of the encoder's output, as a draft gets it."""
-        return self.d_model
-
-    @property
-    def encoding_width(self) -> None:
-        """None: it starts from no encoding but its own."""
-        return None
-
-    @property
-    def head_dim(self) -> int:
-        """K."""
-        return self.d_model // self.num_heads
-
-    @property
-    def layer_norm_epsilon(self) -> float:
-        """Number added to the variance in LayerNorm."""
-        return 1e-5
+    place = "before" if pre_norm else "after"
+    encoder, decoder = (
+        Stack(
+            d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=d_ff, gated=False,
+            head_dim=max(1, d_model // max(1, num_heads)), activation=activation,
+            positions=Absolute(max_positions, positions, position_offset),
+            norm=Norm("layer", 1e-5, place, embedding_norm), biases="all",
+        )
+        for num_layers in (num_encoder_layers, num_decoder_layers)
+    )  # fmt: skip
+    return TransformerConfig(
+        vocab_size=vocab_size, decoder=decoder, encoder=encoder,
+        logits=Logits(tied_logits, bias=logits_bias), scaled_embedding=scaled_embedding,
+        encoder_vocab_size=encoder_vocab_size, dropout_rate=dropout_rate, dtype=dtype,
+        pad_id=pad_id, eos_id=eos_id, more_eos_ids=more_eos_ids, start_id=decoder_start_id,
+    )  # fmt: skip

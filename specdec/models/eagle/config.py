@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specdec.core.fields import Count, checked
 from specdec.models.t5.config import T5Config
+from specdec.models.transformer.config import TransformerConfig
 
 
 @checked()
@@ -35,7 +36,7 @@ class EagleConfig:
         return self.width if self.encoding_width is None else self.encoding_width
 
     @property
-    def layer(self) -> T5Config:
+    def layer(self) -> TransformerConfig:
         """A T5 decoder's layer, whose embedding and logits nobody uses."""
         return T5Config(
             vocab_size=2, d_model=self.inner_width, num_encoder_layers=0,

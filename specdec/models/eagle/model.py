@@ -12,7 +12,6 @@ Shapes: B batch, T tokens of a call, D the target's hidden width, W the layer's,
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +22,13 @@ from specdec.core.topology import CHAIN, Order
 from specdec.models import cache as kv
 from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.encoder_decoder import EncodedInputs
-from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import store_of
-from specdec.models.t5 import network as t5
-from specdec.models.t5.model import T5Model
-from specdec.models.t5.packing import PackedLayer, Packer
+from specdec.models.transformer import network
+from specdec.models.transformer.model import TransformerModel
+from specdec.models.transformer.packed import PackedLayer, PackedNorm, PackedTransformer
+from specdec.models.transformer.packing import Packer
+from specdec.models.transformer.parts import EncodedInputs
 from specdec.types import Distribution, Encoded, Params
 
 _EPSILON = 1e-6  # Added to mean squares.
@@ -43,9 +42,18 @@ class PackedEagle:
     token_in: Kernel  # D -> W
     layers: tuple[PackedLayer, ...]  # One.
     relpos: Float[Array, "h r"] | None
-    final_norm: Float[Array, " w"]
+    final_norm: PackedNorm
     out: Kernel  # W -> D
     cross_kv: Kernel | None  # Encoding's D -> 2I; None where it does not attend to one.
+
+    @property
+    def decoder(self) -> PackedTransformer:
+        """The layer as a decoder's, whose embedding and logits are another's."""
+        return PackedTransformer(
+            encoder=None, embedding=None, positions=None, embedding_norm=None,
+            cross_kv=self.cross_kv, kv_bias=None, layers=self.layers, relpos=self.relpos,
+            final_norm=self.final_norm, logits=None,
+        )  # fmt: skip
 
 
 @pytree
@@ -60,7 +68,7 @@ class EagleParams:
 class EagleModel:
     """A target's layer, as :class:`specdec.drafters.base.StateDraft`."""
 
-    target: PackedModel
+    target: TransformerModel
     config: EagleConfig
 
     @property
@@ -68,10 +76,10 @@ class EagleModel:
         return self.config.width
 
     @property
-    def _layer(self) -> T5Model:
-        return T5Model(self.config.layer, layout=self.target.layout)
+    def _layer(self) -> TransformerModel:
+        return TransformerModel(self.config.layer, layout=self.target.layout)
 
-    def pack(self, params: Any, narrow: str | None = None) -> PackedEagle:
+    def pack(self, params: Params, narrow: str | None = None) -> PackedEagle:
         """Decode parameters of a tree of :func:`init_params`.
 
         Args:
@@ -79,15 +87,15 @@ class EagleModel:
         """
         store = store_of(self.target.ops)
         packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)
-        decoder = params["decoder"]
 
         def kernel(name):
             return store.kernel(packer.stored(jnp.asarray(params[name])))
 
+        stack = packer.stack("decoder", params, packer.decoder_kernel)
         return PackedEagle(
             kernel("state_in"), kernel("token_in"),
-            **packer.stack("decoder", decoder, 1, packer.decoder), out=kernel("out"),
-            cross_kv=packer.cross_kv(decoder) if self.config.reads_encoding else None,
+            **{name: stack[name] for name in ("layers", "relpos", "final_norm")}, out=kernel("out"),
+            cross_kv=packer.cross_kv(params["decoder"])[0] if self.config.reads_encoding else None,
         )  # fmt: skip
 
     def start(
@@ -102,7 +110,7 @@ class EagleModel:
         if self.config.reads_encoding:
             # In its own dtype; else its kernels would be narrowed at each step.
             output = given.output.astype(self._layer.dtype)
-            encoded = self._layer.attended(params.layer, output, given.mask)
+            encoded = self._layer.attended(params.layer.decoder, output, given.mask)
         return encoded, self._layer.empty_cache(batch, max_len)
 
     def extend(
@@ -119,8 +127,10 @@ class EagleModel:
         # Targets normalise before their logits, so the scale of a state is free.
         state, token = _normed(states), _normed(self.target.embed(params.target, tokens))
         x = ops.product(layer.state_in, state) + ops.product(layer.token_in, token)
-        x, cache = self._layer.extend_embedded(layer, encoded, cache, x, topology, after=after)
-        state += ops.product(layer.out, _normed(x) * layer.final_norm)
+        x, cache = self._layer.extend_embedded(
+            layer.decoder, encoded, cache, x, topology, after=after
+        )
+        state += ops.product(layer.out, _normed(x) * layer.final_norm.norm_scale)
         return filler.without(state, more), cache
 
     def logits(self, params: EagleParams, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
@@ -149,7 +159,7 @@ def init_params(config: EagleConfig, key: jax.Array) -> dict:
     def projection(key, features, width=width):
         return jax.random.normal(key, (width, features)) * width**-0.5
 
-    decoder = t5.init_params(config.layer, layer)["decoder"]
+    decoder = network.init_params(config.layer, layer)["decoder"]
     del decoder["logits_dense"]
     own = decoder["layers_0"]
     if config.reads_encoding:

@@ -1,1 +1,1 @@
-"""GPT-2's decoder: network, packed decode parameters and decode model."""
+"""GPT-2 by its own names for settings, which runs, gin files and users have."""

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from specdec.core.pytrees import pytree
 from specdec.models import filler
 from specdec.models.heads.network import HeadsConfig, HeadsNetwork
-from specdec.models.packed import PackedModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import Distribution, Params
 
 
@@ -26,7 +26,7 @@ class HeadsParams:
 class TargetHeads:
     """Heads on a target: a guess's logits are the target's logits of its head's output."""
 
-    target: PackedModel
+    target: TransformerModel
     config: HeadsConfig
 
     @property

@@ -16,7 +16,7 @@ from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.models import cache as kv
-from specdec.models.packed import PackedModel
+from specdec.models.transformer.model import TransformerModel
 from specdec.types import Distribution, Encoded, Params, Prompt
 
 _STDDEV = 0.02  # Of embeddings that have learned nothing.
@@ -51,7 +51,7 @@ class LookAheadParams:
 class LookAheadModel:
     """A target whose call ends with the embeddings; it has a cache of its own."""
 
-    target: PackedModel
+    target: TransformerModel
     config: LookAheadConfig
 
     @property

@@ -1,1 +1,1 @@
-"""Transformers with rotary positions (Llama, Qwen, Gemma, T5Gemma): one network with settings."""
+"""Networks with rotary positions by their own names, which runs, gin files and users have."""

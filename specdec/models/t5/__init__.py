@@ -1,1 +1,1 @@
-"""T5 in all its versions: network, packed decode parameters and decode model."""
+"""T5 by its own names for settings, which runs, gin files and users have."""

@@ -7,7 +7,7 @@ import importlib.util
 
 import jax
 import pytest
-from tiny import TINY, TINY_GPT, random_gpt_params, random_t5_params
+from tiny import TINY, TINY_GPT, random_params
 
 from specdec.checkpoints import save_huggingface
 from specdec.decoding.beam_rules import BeamConfig
@@ -32,12 +32,12 @@ def _saved(root, config, params_of):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    return _saved(tmp_path_factory.mktemp("checkpoints"), T5, random_t5_params)
+    return _saved(tmp_path_factory.mktemp("checkpoints"), T5, random_params)
 
 
 @pytest.fixture(scope="module")
 def gpts(tmp_path_factory):
-    return _saved(tmp_path_factory.mktemp("gpts"), GPT, random_gpt_params)
+    return _saved(tmp_path_factory.mktemp("gpts"), GPT, random_params)
 
 
 def _on_files(workload, checkpoints):

@@ -1,12 +1,11 @@
 """A decode driven call by call: the tokens of the whole program, and times that fit together."""
 
-import dataclasses
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import TINY, random_t5_params
+from tiny import TINY, changed, random_params
 
 from specdec.api import Pair
 from specdec.checkpoints.loading import load_packed
@@ -19,11 +18,11 @@ from specdec.types import SamplingConfig
 TEXT = np.array([3, 4, 5, 3, 4, 5, 3, 4, 1])
 LENGTH = 20
 SAMPLING = {"greedy": SamplingConfig(0.0), "sampled": SamplingConfig(0.7, top_k=9)}
-CONFIG = dataclasses.replace(TINY["v1.1"], num_decoder_layers=1)
+CONFIG = changed(TINY["v1.1"], num_decoder_layers=1)
 
 
 def load(seed):
-    return load_packed(CONFIG, random_t5_params(CONFIG, seed), "random")
+    return load_packed(CONFIG, random_params(CONFIG, seed), "random")
 
 
 @pytest.fixture(scope="module")

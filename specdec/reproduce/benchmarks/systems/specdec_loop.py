@@ -23,8 +23,8 @@ from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
 from specdec.load import load_pair
 from specdec.models.base import LoadedModel
-from specdec.models.packed import PackedModel
 from specdec.models.products.quantized import GROUP
+from specdec.models.transformer.model import TransformerModel
 from specdec.reproduce.benchmarks.workload import Workload
 from specdec.testing.forced import ForcedAcceptance
 from specdec.types import Params, SamplingConfig
@@ -52,17 +52,17 @@ VARIANTS = {
 }
 
 
-def endless(model: PackedModel) -> PackedModel:
+def endless(model: TransformerModel) -> TransformerModel:
     """This model, but its rows end at the length limit only."""
     return _endless_kind(type(model))(**vars(model))
 
 
 @functools.cache  # JAX knows compiled code by the classes of its static arguments.
-def _endless_kind(kind: type[PackedModel]) -> type[PackedModel]:
+def _endless_kind(kind: type[TransformerModel]) -> type[TransformerModel]:
     return type(f"Endless{kind.__name__}", (kind,), {"eos_ids": ()})
 
 
-def _random_packed(model: PackedModel, seed: int, narrow: str | None) -> Params:
+def _random_packed(model: TransformerModel, seed: int, narrow: str | None) -> Params:
     """Decode parameters drawn array by array on the device: a checkpoint never exists.
 
     Norm scales are 1; all else is normal with standard deviation 0.02.
@@ -129,7 +129,7 @@ def pair_of(workload: Workload, variant: Variant) -> Pair:
         return pair
 
     def without_end(loaded: Loaded) -> Loaded:
-        assert isinstance(loaded.model, PackedModel)
+        assert isinstance(loaded.model, TransformerModel)
         return dataclasses.replace(loaded, model=endless(loaded.model))
 
     assert pair.draft.model is not None

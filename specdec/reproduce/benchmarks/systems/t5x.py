@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.checkpoints import load_huggingface
-from specdec.checkpoints.architectures import EncoderDecoder
+from specdec.checkpoints.architectures import is_t5
 from specdec.decoding.batches import bucket, input_bucket
 from specdec.reproduce.benchmarks.workload import Workload
 
@@ -51,18 +51,18 @@ class System:
         self.versions = {name: metadata.version(name) for name in ("jax", "flax")}
         self.workload = workload
         config, params = load_huggingface(str(workload.target))
-        if not isinstance(config, EncoderDecoder):
+        if not is_t5(config):
             raise ImportError("T5X's example network is a T5")
         self._eos_id = config.eos_id
         self._params = jax.tree.map(jnp.asarray, params)
-        activation = config.activation
+        activation = config.decoder.activation
         module = network.Transformer(
             network.T5Config(
                 vocab_size=config.vocab_size, dtype=workload.dtype, emb_dim=config.d_model,
                 num_heads=config.num_heads, num_encoder_layers=config.num_encoder_layers,
                 num_decoder_layers=config.num_decoder_layers, head_dim=config.head_dim,
                 mlp_dim=config.d_ff, dropout_rate=0.0,
-                mlp_activations=(activation, "linear") if config.gated else (activation,),
+                mlp_activations=(activation, "linear") if config.decoder.gated else (activation,),
                 logits_via_embedding=config.tied_logits,
             )
         )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The Transformer of every family: one config, network, packer and decode model."""

@@ -47,7 +47,7 @@ def expected():
     def continued(text, prefix):
         inputs, tokens = np.zeros((1, 8), np.int32), np.zeros((1, 32), np.int32)
         inputs[0, : len(text)] = text
-        given = [CONFIG.decoder_start_id, *prefix]
+        given = [CONFIG.start_id, *prefix]
         tokens[0, : len(given)] = given
         for end in range(len(given), len(given) + COUNT):
             tokens[0, end] = np.argmax(logits(inputs, tokens)[end - 1])

@@ -121,7 +121,7 @@ def test_guesses_are_drawn_from_what_training_computes(target, kind):
         for row in range(3):
             if state.finished[row]:
                 continue
-            start = [] if model.reads_prefix else [model.decoder_start_id]
+            start = [] if model.reads_prefix else [model.config.start_id]
             emitted = state.tokens[row, : state.num_tokens[row]].tolist()
             text = [*start, *PREFIXES[row], *emitted]
             for guess, q in enumerate(

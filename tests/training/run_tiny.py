@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from specdec.models.t5.config import T5Config
+from specdec.checkpoints.architectures import config_of
 from specdec.training import loop, train
 from specdec.training.batching import BatchingOptions
 from specdec.training.loop import LoopOptions
@@ -33,4 +33,4 @@ if __name__ == "__main__":
             os.kill(os.getpid(), getattr(signal, stop_signal))
 
     loop.say = stop
-    train.train(directory, model=T5Config(**json.loads(model)), **recipe(data))
+    train.train(directory, model=config_of(json.loads(model)), **recipe(data))

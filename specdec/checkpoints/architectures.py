@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -57,17 +57,10 @@ def config_of(fields: Mapping[str, Any]) -> Config:
     """
     if "decoder" in fields:
         return Config(**fields)
-    shapes = dict.fromkeys(family.shape for family in FAMILIES)
-    for shape in sorted(shapes, key=lambda shape: any(_rest(shape))):
-        if any(_rest(shape)) or set(fields) <= inspect.signature(shape).parameters.keys():
-            return shape(**fields)
+    for family in FAMILIES:
+        with contextlib.suppress(TypeError):  # They are another family's.
+            return family.shape(**fields)
     raise TypeError(f"No network has all fields {', '.join(fields)}.")
-
-
-def _rest(shape: Any) -> list[str]:
-    """Parameters of a function that take all others."""
-    found = inspect.signature(shape).parameters.values()
-    return [each.name for each in found if each.kind is each.VAR_KEYWORD]
 
 
 def count_parameters(config: Config) -> tuple[int, int]:

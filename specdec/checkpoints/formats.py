@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec.checkpoints import (
-    generation_options,
-    hf_files,
-    huggingface,
-    t5x,
-)
+from specdec.checkpoints import generation_options, hf_files, huggingface, t5x
 from specdec.checkpoints.parameters import CheckpointError
 from specdec.models.transformer.config import TransformerConfig as Config
 from specdec.text.files import vocabulary_in

@@ -1,4 +1,4 @@
-"""Texts in and out: tasks as streams of rows, and tokenizers of all supported vocabularies.
+"""Tasks as streams of rows, and texts as the token ids that a model is given.
 
 Only ``seqio_tasks.py`` imports tensorflow.
 """

@@ -20,30 +20,35 @@ from typing import IO, Any, Generic, TypeVar
 from zipfile import BadZipFile
 
 T = TypeVar("T")
+_IN_MEMORY = 1 << 20  # Bytes that are kept without a file.
 _SIZE = 8  # Bytes before a value, which say how many it has.
 
 
 class Kept(Generic[T]):
-    """Values on disk, to be read again and again while none is held: a file without a name.
+    """Values to be read again and again while few are held: many are in a file without a name.
 
     Raises:
       OSError: the directory for temporary files is full or cannot be written to.
     """
 
     def __init__(self, values: Iterable[T]):
-        self._file = tempfile.TemporaryFile(prefix="specdec-")  # noqa: SIM115 (closed with this)
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="specdec-")  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         with naming(Path(tempfile.gettempdir())):
             for value in values:
                 content = pickle.dumps(value)
                 self._file.write(len(content).to_bytes(_SIZE) + content)
-            self._file.flush()
 
     def __iter__(self) -> Iterator[T]:
-        file, at = self._file.fileno(), 0
-        while size := int.from_bytes(os.pread(file, _SIZE, at)):
-            yield pickle.loads(os.pread(file, size, at + _SIZE))
+        at = 0
+        while True:
+            self._file.seek(at)  # Another iterator may have read elsewhere.
+            size = int.from_bytes(self._file.read(_SIZE))
+            if not size:
+                return
+            value = pickle.loads(self._file.read(size))
             at += _SIZE + size
+            yield value
 
 
 @contextlib.contextmanager

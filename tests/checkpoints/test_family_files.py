@@ -122,7 +122,7 @@ def test_without_a_bias_of_the_logits_there_is_none(made, rewritten, tmp_path):
     def change(tensors):
         return {name: a for name, a in tensors.items() if name != "final_logits_bias"}
 
-    assert not load_huggingface(rewritten(made("bart")[1], tmp_path / "it", change))[0].logits_bias
+    assert not load_huggingface(rewritten(made("bart")[1], tmp_path / "it", change))[0].logits.bias
 
 
 @pytest.mark.parametrize("name", ["bart_odd", "gpt2_untied"])

@@ -111,7 +111,7 @@ DAMAGES = {
     ),
     "no T5's size": (
         edited(f"target/decoder/{BIAS}", np.ones((2, 5), "f4")),
-        "shapes that no T5 has.*relative_attention_num_buckets must be even",
+        "shapes that no T5 has.*buckets must be even",
     ),
     "no array described": (
         edited(f"target/{QUERY}", {"driver": "zarr", "kvstore": {"driver": "file"}}),

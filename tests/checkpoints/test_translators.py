@@ -205,7 +205,7 @@ def test_languages_that_files_tell(made, tmp_path, where):
         tell("config", decoder_start_token_id=code)
 
     def assert_begins(pair, code):
-        start = pair.target.model.config.decoder_start_id
+        start = pair.target.model.config.start_id
         assert (pair.target.first_token, start) == ((None, code) if where == "start" else (code, 2))
 
     told = specdec.load_pair(target=tmp_path, draft=specdec.Copying())

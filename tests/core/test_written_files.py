@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from specdec.core.files import check_writable, write_json, write_parts, write_text, written
+from specdec.core.files import Kept, check_writable, write_json, write_parts, write_text, written
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path):
@@ -92,3 +92,12 @@ def test_json_without_a_number_for_it(tmp_path, number):
     with pytest.raises(ValueError, match="JSON has no NaN"):
         write_json(tmp_path / "results.json", {"alpha": [0.5, number]})
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("room", [1 << 20, 10])
+def test_kept_values_are_read_by_several_at_once(room, monkeypatch):
+    monkeypatch.setattr("specdec.core.files._IN_MEMORY", room)
+    kept = Kept(["a" * number for number in range(50)])
+    for whole, again in zip(kept, kept, strict=True):
+        assert whole == again
+    assert len(list(kept)) == 50

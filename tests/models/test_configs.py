@@ -103,5 +103,5 @@ def test_runs_of_older_versions_are_read(variant):
 
 
 def test_fields_that_are_none():
-    with pytest.raises(TypeError, match="No network has all fields .* wings"):
+    with pytest.raises(TypeError, match=r"No network has all fields .* wings"):
         config_of(OLDER["llama"] | {"wings": 2})

@@ -114,7 +114,7 @@ def build_engine(
 def build(
     target: LoadedTarget, draft: OpenDraft, decoding: Decoding
 ) -> BatchDecoder | BeamDecoder | SpeculativeBeamDecoder:
-    """What decodes batches in this way; see :func:`build_search` and :func:`build_decoder`."""
+    """A decoder of batches; see :func:`build_search` and :func:`build_decoder`."""
     of = build_search if decoding.searches else build_decoder
     return of(target, draft, decoding)
 

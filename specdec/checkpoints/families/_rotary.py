@@ -1,4 +1,4 @@
-"""What the files of families with rotary positions have in common: fields of a stack, and names."""
+"""Fields of a stack and names, as the files of all families with rotary positions have them."""
 
 from __future__ import annotations
 

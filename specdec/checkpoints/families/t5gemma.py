@@ -38,7 +38,7 @@ _VISION = {
 
 
 def _encoder_window(model_type: str) -> _rotary.Window:
-    """What an encoder's layers see of both sides."""
+    """The window of an encoder's layers, to both sides."""
     if model_type == "t5gemma":
         return lambda size: (size, size)
     return lambda size: ((size + 1) // 2 - 1, size // 2)

@@ -1,4 +1,4 @@
-"""What the network that is trained and the model that decodes both compute: positions, activations.
+"""Positions and activations, which the network that is trained and the decode model both compute.
 
 Shapes: B batch, T tokens, M entries, H heads, K head_dim, P positions, D d_model.
 """

@@ -32,7 +32,7 @@ def _make(value: Any, **kinds: type) -> None:
 
 
 def _layers(name: str, value: Any) -> int:
-    """Of a stack: 0 is a matter of the whole network."""
+    """A stack's number of layers, checked; the whole network decides whether it may be 0."""
     return value if type(value) is int and value == 0 else whole(name, value, 1, MOST_LAYERS)
 
 
@@ -48,7 +48,7 @@ class Relative:
     """T5's positions: a bias of each head for each bucket of distances (Raffel et al. 2020)."""
 
     buckets: Size = 32
-    distance: Size = 128  # The farthest that is told from farther ones.
+    distance: Size = 128  # The farthest that differs from farther ones.
     in_every_layer: bool = False  # Each layer has biases of its own (UMT5), not the stack's.
 
     def __post_init__(self):

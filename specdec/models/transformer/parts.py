@@ -132,7 +132,7 @@ class Parts:
         return None if self.stack.norm.place == "after" else norm
 
     def entering(self, x: Float[Array, "b t d"], norm: PackedNorm | None) -> Float[Array, "b t d"]:
-        """What a part adds to: the output of the part before it, with the norm between them."""
+        """The states a part adds to: the output of the part before it, with the norm between."""
         if self.stack.norm.place != "after" or norm is None:
             return x
         return jax.lax.optimization_barrier(hidden(self.normed(x, norm)))

@@ -1,6 +1,6 @@
-"""What the tokens of a call see, by the kind of a stack's positions: biases of scores, and turns.
+"""Views of the tokens of a call, by the kind of a stack's positions: biases of scores, and turns.
 
-A token turns, and is told apart from others, by its position in its own sequence: a node by its
+A token turns, and differs from others, by its position in its own sequence: a node by its
 depth. A cache holds all entries; layers that see a window mask the others by their positions.
 
 Shapes: B batch, S input length, T block length, M cache length, H heads, K head_dim.

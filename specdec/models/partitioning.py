@@ -89,13 +89,13 @@ class DeviceMesh:
         return Partitioning(AbstractMesh((self.data, self.model), MESH_AXES), self.draft_rules)
 
 
-def check_mesh(mesh: Any) -> None:
+def check_mesh(mesh: object) -> None:
     """Raises ValueError for a mesh that is none; None is one device."""
     if not isinstance(mesh, DeviceMesh | None):
         raise ValueError(f"mesh must be a specdec.DeviceMesh(data, model) or None, got {mesh!r}.")
 
 
-def _checked_rules(name: str, given: Any) -> Rules:
+def _checked_rules(name: str, given: object) -> Rules:
     lists = isinstance(given, list | tuple)
     if not lists or not all(isinstance(rule, list | tuple) and len(rule) == 2 for rule in given):
         raise ValueError(

@@ -11,11 +11,12 @@ import functools
 import math
 import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from numpy.typing import ArrayLike
 
 from specdec.core.processes import exchange
 from specdec.models.partitioning import Axes, Partitioning
@@ -35,7 +36,7 @@ class Readable(abc.ABC):
     def __getitem__(self, part: Index) -> np.ndarray: ...
 
 
-def place(array: Any, axes: Axes, partitioning: Partitioning | None) -> jax.Array:
+def place(array: ArrayLike | Readable, axes: Axes, partitioning: Partitioning | None) -> jax.Array:
     """An array on its devices, straight from the host: none holds more than its own part.
 
     Args:

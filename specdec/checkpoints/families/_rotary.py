@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from specdec.checkpoints.families.base import Names, Opened, Weights, open_by_table, projections
+from specdec.checkpoints.families.base import (
+    Family,
+    Names,
+    Opened,
+    Weights,
+    open_by_table,
+    projections,
+)
 from specdec.checkpoints.fields import Fields, special_tokens
 from specdec.checkpoints.parameters import CheckpointError
+from specdec.models.rotary.config import RotaryConfig
 from specdec.models.transformer.config import (
     Activation,
     Logits,
@@ -204,54 +212,61 @@ def _format_rope(rope: Rope) -> dict[str, Any]:
     return found
 
 
-def parse_decoder(
-    kind: Kind, config: Fields, generation: Fields | None, **settings: Any
-) -> TransformerConfig:
-    """A decoder alone."""
-    size = config.size("vocab_size")
-    softcap = config["final_logit_softcapping"] if kind.gemma else None
-    return TransformerConfig(
-        vocab_size=size, decoder=kind.parse(config),
-        logits=Logits(config["tie_word_embeddings"], softcap=softcap),
-        trained_positions=config["max_position_embeddings"], **settings,
-        **special_tokens(config, generation, size),
-    )  # fmt: skip
+def decoders(
+    kinds: Mapping[str, Kind], *, model_types: Mapping[str, str], public: Mapping[str, str],
+    norms: Mapping[str, str] = PRE_NORMS,
+) -> Family:  # fmt: skip
+    """A family of decoders alone.
 
-
-def decoder_type(kinds: dict[str, Kind], config: TransformerConfig) -> str | None:
-    """The type of a decoder alone; None if it is none of these."""
-    if config.encoder is not None or config.logits.bias or config.logits.scaled:
-        return None
-    for name, kind in kinds.items():
-        known = kind.gemma == config.scaled_embedding
-        if known and kind.fits(config.decoder) and (kind.gemma or config.logits.softcap is None):
-            return name
-    return None
-
-
-def format_decoder(config: TransformerConfig, kind: Kind, model_type: str) -> dict[str, Any]:
-    """config.json of a decoder alone."""
-    softcap = {"final_logit_softcapping": config.logits.softcap} if kind.gemma else {}
-    return {
-        **kind.format(config.decoder), **softcap, "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.trained_positions, "model_type": model_type,
-        "tie_word_embeddings": config.tied_logits, "architectures": [kind.architecture],
-    }  # fmt: skip
-
-
-def decoder_names(norms: dict[str, str] = PRE_NORMS) -> Names:
-    """Names of a decoder alone, with those of its norms."""
-    return Names(
+    Args:
+      kinds: by model_type; of several that fit a network the first.
+      model_types, public: see :class:`Family`.
+      norms: names of a layer's norms.
+    """
+    names = Names(
         modules={
             "token_embedder": "model.embed_tokens", "decoder/decoder_norm": "model.norm",
             "decoder/logits_dense": "lm_head",
         },
         layers={"decoder": "model.layers.{}"},
-        parts=PARTS | norms,
+        parts={**PARTS, **norms},
     )  # fmt: skip
 
+    def parse(model_type: str, config: Fields, generation: Fields | None) -> TransformerConfig:
+        kind, size = kinds[model_type], config.size("vocab_size")
+        softcap = config["final_logit_softcapping"] if kind.gemma else None
+        return TransformerConfig(
+            vocab_size=size, decoder=kind.parse(config),
+            logits=Logits(config["tie_word_embeddings"], softcap=softcap),
+            trained_positions=config["max_position_embeddings"],
+            scaled_embedding=kind.gemma, **special_tokens(config, generation, size),
+        )  # fmt: skip
 
-def open_decoder(weights: Weights, config: TransformerConfig, names: Names) -> Opened:
-    """The parameters of a decoder alone."""
-    weights.check_decoder("model.layers.")
-    return open_by_table(weights, config, names)
+    def model_type_of(config: TransformerConfig) -> str | None:
+        if config.encoder is not None or config.logits.bias or config.logits.scaled:
+            return None
+        for name, kind in kinds.items():
+            known = kind.gemma == config.scaled_embedding
+            capped = config.logits.softcap is not None
+            if known and kind.fits(config.decoder) and (kind.gemma or not capped):
+                return name
+        return None
+
+    def format_config(config: TransformerConfig, model_type: str) -> dict[str, Any]:
+        kind = kinds[model_type]
+        softcap = {"final_logit_softcapping": config.logits.softcap} if kind.gemma else {}
+        return {
+            **kind.format(config.decoder), **softcap, "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.trained_positions, "model_type": model_type,
+            "tie_word_embeddings": config.tied_logits, "architectures": [kind.architecture],
+        }  # fmt: skip
+
+    def open_parameters(weights: Weights, config: TransformerConfig) -> Opened:
+        weights.check_decoder("model.layers.")
+        return open_by_table(weights, config, names)
+
+    return Family(
+        model_types=model_types, public=public, shape=RotaryConfig, parse_config=parse,
+        fields=MESSAGES, model_type_of=model_type_of, format_config=format_config,
+        names=lambda config: names, open_parameters=open_parameters,
+    )  # fmt: skip

@@ -6,30 +6,17 @@ Source: in transformers 5 ``LlamaForCausalLM``, ``Qwen2ForCausalLM`` and
 
 from __future__ import annotations
 
-from specdec.checkpoints.families import _rotary
-from specdec.checkpoints.families._rotary import Kind
-from specdec.checkpoints.families.base import Family
-from specdec.models.rotary.config import RotaryConfig
+from specdec.checkpoints.families._rotary import Kind, decoders
 
-KINDS = {
-    "llama": Kind("LlamaForCausalLM", layers="none"),
-    "qwen2": Kind("Qwen2ForCausalLM", biases="qkv"),
-    "qwen3": Kind("Qwen3ForCausalLM", query_key_norms=True),
-}
-NAMES = _rotary.decoder_names()
-FAMILY = Family(
+FAMILY = decoders(
+    {
+        "llama": Kind("LlamaForCausalLM", layers="none"),
+        "qwen2": Kind("Qwen2ForCausalLM", biases="qkv"),
+        "qwen3": Kind("Qwen3ForCausalLM", query_key_norms=True),
+    },
     model_types={"llama": "2 and 3", "qwen2": "Qwen 2.5", "qwen3": ""},
     public={
         "Llama-3.1-SIZE*": "llama3_SIZE", "Llama-3.2-SIZE*": "llama3_SIZE",
         "Qwen2.5-SIZE*": "qwen2_5_SIZE", "Qwen3-SIZE*": "qwen3_SIZE",
     },
-    shape=RotaryConfig,
-    parse_config=lambda model_type, config, generation: _rotary.parse_decoder(
-        KINDS[model_type], config, generation
-    ),
-    fields=_rotary.MESSAGES,
-    model_type_of=lambda config: _rotary.decoder_type(KINDS, config),
-    format_config=lambda config, name: _rotary.format_decoder(config, KINDS[name], name),
-    names=lambda config: NAMES,
-    open_parameters=lambda weights, config: _rotary.open_decoder(weights, config, NAMES),
 )  # fmt: skip

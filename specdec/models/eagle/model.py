@@ -93,8 +93,8 @@ class EagleModel:
 
         stack = packer.stack("decoder", params, packer.decoder_kernel)
         return PackedEagle(
-            kernel("state_in"), kernel("token_in"),
-            **{name: stack[name] for name in ("layers", "relpos", "final_norm")}, out=kernel("out"),
+            kernel("state_in"), kernel("token_in"), stack["layers"], stack["relpos"],
+            stack["final_norm"], kernel("out"),
             cross_kv=packer.cross_kv(params["decoder"])[0] if self.config.reads_encoding else None,
         )  # fmt: skip
 

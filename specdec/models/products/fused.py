@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,14 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
 from specdec.models.products.plain import precision
+from specdec.models.products.quantized import Kernel
 
 MOST_ROWS = 128  # Tokens of a call, of all rows together.
 _LEAST_ROWS = 16  # Of a product on a matrix unit.
 _PROGRAMS = 120  # About as many as an H100 has multiprocessors, and not far below.
 _STAGES = 4  # Blocks of weights on their way at once.
 _STAGE_BYTES = 24 * 1024  # Of one stage, at most.
+At: TypeAlias = int | Array  # Where a part begins.
 _ENTRIES = 128  # Of a cache, looked at together, at most, and how many bytes of them.
 _ENTRIES_BYTES = 32 * 1024
 
@@ -92,14 +94,14 @@ class _Blocks:
         return cls(rows, wide, deep, span, warps)
 
 
-def _block(ref: Any, row: Any, rows: int, column: Any, columns: int) -> Array:
+def _block(ref: Any, row: At, rows: int, column: At, columns: int) -> Array:
     """A part of a matrix; 0 beyond the matrix's ends."""
     inside = _inside(ref.shape, row, rows, column, columns)
     other = None if inside is None else 0
     return triton.load(ref.at[pl.ds(row, rows), pl.ds(column, columns)], mask=inside, other=other)
 
 
-def _inside(shape: tuple[int, ...], row: Any, rows: int, column: Any, columns: int) -> Array | None:
+def _inside(shape: tuple[int, ...], row: At, rows: int, column: At, columns: int) -> Array | None:
     """Which of a part [rows, columns] are in a matrix; None where no part reaches beyond it."""
     inside = None
     if shape[0] % rows:
@@ -110,7 +112,7 @@ def _inside(shape: tuple[int, ...], row: Any, rows: int, column: Any, columns: i
     return inside
 
 
-def _part(ref: Any, at: Any, size: int) -> Float[Array, "1 n"]:
+def _part(ref: Any, at: At, size: int) -> Float[Array, "1 n"]:
     """A part of a vector, as a row of float32; 0 beyond its end."""
     inside = at + jnp.arange(size) < ref.shape[0] if ref.shape[0] % size else None
     other = None if inside is None else 0
@@ -130,10 +132,10 @@ def _call(program: Callable[..., None], args: Any, **kwargs: Any) -> Any:
 
 
 def product_of_normed(
-    x: Float[Array, "b t d"], norm: Norm | None, kernel: Any,
+    x: Float[Array, "b t d"], norm: Norm | None, kernel: Kernel,
     bias: Float[Array, " o"] | None = None, *,
     act: Callable[[Array], Array] | None = None, gated: bool = False, tied: bool = False,
-    dtype: Any = None,
+    dtype: jnp.dtype | None = None,
 ) -> Float[Array, "b t o"]:  # fmt: skip
     """act(norm(x) kernel + bias) in ``dtype``, x's own if None.
 
@@ -152,7 +154,7 @@ def product_of_normed(
 
 
 def added(
-    x: Float[Array, "b t o"], h: Float[Array, "b t d"], kernel: Any,
+    x: Float[Array, "b t o"], h: Float[Array, "b t d"], kernel: Kernel,
     bias: Float[Array, " o"] | None = None,
 ) -> Float[Array, "b t o"]:  # fmt: skip
     """x + h kernel + bias, all in x's dtype; the kernel is [D, O]."""
@@ -216,7 +218,7 @@ def _product_program(
     )  # fmt: skip
 
 
-def _normed(x_ref, norm_refs, blocks, epsilon) -> Callable[[Array, Any], Array]:
+def _normed(x_ref, norm_refs, blocks, epsilon) -> Callable[[Array, At], Array]:
     """The norm of tokens, as a function of a part of their features and where it begins."""
     depth, span = x_ref.shape[1], blocks.span
 

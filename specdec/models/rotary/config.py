@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 from specdec.models.transformer.config import (
     Activation,
@@ -18,10 +17,38 @@ from specdec.models.transformer.config import Stack as TransformerStack
 _ROPE = Rope()
 
 
+class Settings(TypedDict, total=False):
+    """Settings of :class:`TransformerStack` that are called as there."""
+
+    d_model: Required[int]
+    num_layers: Required[int]
+    num_heads: Required[int]
+    num_kv_heads: int | None
+    head_dim: Required[int]
+    d_ff: Required[int]
+    query_key_norms: bool
+    query_scalar: float | None
+    attention_softcap: float | None
+    sliding: tuple[bool, ...]
+    window: tuple[int, int] | None
+
+
+class Layers(Settings, total=False):
+    """Settings of :func:`Stack`."""
+
+    shifted_norms: bool
+    norms_after: bool
+    qkv_biases: bool
+    layer_norm_epsilon: float
+    activation: Activation
+    rope: Rope
+    sliding_rope: Rope | None
+
+
 def Stack(
     *, shifted_norms: bool = False, norms_after: bool = False, qkv_biases: bool = False,
     layer_norm_epsilon: float = 1e-6, activation: Activation = "silu", rope: Rope = _ROPE,
-    sliding_rope: Rope | None = None, **others: Any,
+    sliding_rope: Rope | None = None, **others: Unpack[Settings],
 ) -> TransformerStack:  # fmt: skip
     """A decoder's layers, or an encoder's; others are called as in :class:`TransformerStack`."""
     kind, place = "shifted_rms" if shifted_norms else "rms", "both" if norms_after else "before"
@@ -34,10 +61,10 @@ def Stack(
 def RotaryConfig(
     *, vocab_size: int, trained_positions: int = 8192, scaled_embedding: bool = False,
     tied_logits: bool = True, logits_softcap: float | None = None,
-    encoder: TransformerStack | Mapping[str, Any] | None = None, merged_attention: bool = False,
+    encoder: TransformerStack | Layers | None = None, merged_attention: bool = False,
     shared_embedding: bool = True, dropout_rate: float = 0.0, dtype: str = "float32",
     pad_id: int = 0, eos_id: int | None = 1, more_eos_ids: tuple[int, ...] = (), start_id: int = 2,
-    image_ids: tuple[int, ...] = (), **stack: Any,
+    image_ids: tuple[int, ...] = (), **stack: Unpack[Layers],
 ) -> TransformerConfig:  # fmt: skip
     """A decoder, whose layers are those of :func:`Stack`, and with ``encoder`` an encoder-decoder.
 
@@ -47,7 +74,7 @@ def RotaryConfig(
     own = encoder is not None and not shared_embedding
     return TransformerConfig(
         vocab_size=vocab_size, decoder=Stack(**stack),
-        encoder=Stack(**encoder) if isinstance(encoder, Mapping) else encoder,
+        encoder=Stack(**encoder) if isinstance(encoder, dict) else encoder,
         logits=Logits(tied_logits, softcap=logits_softcap), scaled_embedding=scaled_embedding,
         encoder_vocab_size=vocab_size if own else None, merged_attention=merged_attention,
         trained_positions=trained_positions, dropout_rate=dropout_rate, dtype=dtype, pad_id=pad_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 from specdec.core.arguments import MOST_LAYERS, MOST_SIZE, positive, truth, whole
 from specdec.core.fields import BELOW_1, OneOf, Real, Whole, checked
@@ -18,20 +18,20 @@ from specdec.core.fields import BELOW_1, OneOf, Real, Whole, checked
 Activation = Literal["relu", "gelu", "gelu_exact", "silu"]
 
 
-def _positive(name: str, value: Any) -> Any:
+def _positive(name: str, value: object) -> object:
     """``value``, an int where it is one: config.json keeps it so."""
     positive(name, value, "a positive number")
     return value
 
 
-def _make(value: Any, **kinds: type) -> None:
+def _make(value: object, **kinds: type) -> None:
     """Makes parts of a frozen value of the dicts that JSON has for them."""
     for name, kind in kinds.items():
         if isinstance(given := getattr(value, name), Mapping):
             object.__setattr__(value, name, kind(**given))
 
 
-def _layers(name: str, value: Any) -> int:
+def _layers(name: str, value: object) -> int:
     """A stack's number of layers, checked; the whole network decides whether it may be 0."""
     return value if type(value) is int and value == 0 else whole(name, value, 1, MOST_LAYERS)
 
@@ -376,15 +376,19 @@ class TransformerConfig:
         own = {"decoder": self.decoder}
         return own if self.encoder is None else {"encoder": self.encoder, **own}
 
-    def with_logits(self, **changes: Any) -> TransformerConfig:
-        """The config with other logits."""
+    def with_logits(
+        self, *, tied: bool | None = None, bias: bool | None = None
+    ) -> TransformerConfig:
+        """The config with other logits; None keeps a setting."""
+        changes = {"tied": tied, "bias": bias}
+        changes = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, logits=dataclasses.replace(self.logits, **changes))
 
 
-def _positions(fields: Mapping[str, Any]) -> Positions:
+def _positions(fields: Mapping[str, object]) -> Positions:
     for kind in (Relative, Absolute, Rotary):
         if set(fields) == {each.name for each in dataclasses.fields(kind)}:
-            return kind(**fields)
+            return kind(**cast(dict, fields))
     raise ValueError(f"Stack.positions have no fields {', '.join(fields)}.")
 
 

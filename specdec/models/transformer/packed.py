@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 from jaxtyping import Array, Float, Int
@@ -124,7 +124,7 @@ OF_HEADS = ("query_norm", "key_norm")
 def logical_axes(packed: T) -> T:
     """The axes of each array of "in_out" parameters, or of a part of them, in the same tree."""
 
-    def axes(path: Any, _: Any) -> Axes:
+    def axes(path: jax.tree_util.KeyPath, _: object) -> Axes:
         names = [each.name for each in path if isinstance(each, jax.tree_util.GetAttrKey)]
         return ("kv",) if set(names) & {*OF_HEADS} else AXES[names[-1]]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,16 @@ from specdec.types import Params
 
 Tree: TypeAlias = Mapping[str, Any]  # Of a checkpoint's parameters: Flax's nested dicts.
 Leaf: TypeAlias = Array | np.ndarray | Readable
+
+
+class StackFields(TypedDict):
+    """Fields that encoder and decoder both have; see :class:`PackedTransformer`."""
+
+    positions: Float[Array, "p d"] | None
+    embedding_norm: PackedNorm | None
+    layers: tuple[PackedLayer, ...]
+    relpos: Float[Array, "h r"] | None
+    final_norm: PackedNorm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +192,8 @@ class Packer:
             **post,
         )
 
-    def stack(self, name: str, params: Tree, fuse: Callable[..., Kernel]) -> dict[str, Any]:
-        """Fields that encoder and decoder both have, of a whole tree or of a decoder alone."""
+    def stack(self, name: str, params: Tree, fuse: Callable[..., Kernel]) -> StackFields:
+        """Fields of a stack, of a whole tree or of a decoder alone."""
         cfg, stack, own = self.config, self.config.stacks[name], params[name]
         layers = [own[f"layers_{i}"] for i in range(stack.num_layers)]
         crosses = any("encoder_decoder_attention" in layer for layer in layers)
@@ -197,10 +207,10 @@ class Packer:
         ]
         last = norms[-1] if after else self.norm(own[f"{name}_norm"])
         embedding_norm = self.norm(own["embedding_norm"]) if stack.norm.embedding else None
-        return {
-            "positions": self.positions(name, params), "embedding_norm": embedding_norm,
-            "layers": tuple(found), "relpos": self.relpos(own), "final_norm": last,
-        }  # fmt: skip
+        return StackFields(
+            positions=self.positions(name, params), embedding_norm=embedding_norm,
+            layers=tuple(found), relpos=self.relpos(own), final_norm=last,
+        )  # fmt: skip
 
     def positions(self, name: str, params: Tree) -> Array | None:
         """A stack's table of positions, from its first position's row on."""

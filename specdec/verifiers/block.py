@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -37,9 +38,9 @@ class BlockVerifier:
       ValueError: if the draft is not a chain.
     """
 
-    lossless: bool = dataclasses.field(default=True, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=False, init=False)
+    lossless: ClassVar[bool] = True
+    needs_probs: ClassVar[bool] = False
+    trees: ClassVar[bool] = False
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -38,9 +37,9 @@ class BlockVerifier:
       ValueError: if the draft is not a chain.
     """
 
-    lossless: ClassVar[bool] = True
-    needs_probs: ClassVar[bool] = False
-    trees: ClassVar[bool] = False
+    lossless = True
+    needs_probs = False
+    trees = False
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

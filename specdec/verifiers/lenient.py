@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from jaxtyping import Array, Bool, Float, Int
 
@@ -31,7 +31,7 @@ class LenientVerifier(TokenVerifier):
     """
 
     lenience: Annotated[float, Real("in (0, 1] (1 is exact)", ABOVE_0, 1)]
-    needs_probs: ClassVar[bool] = True
+    needs_probs = True
 
     @property
     def lossless(self) -> bool:

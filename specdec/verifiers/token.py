@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -43,8 +42,8 @@ class TokenVerifier:
       ValueError: if the draft is not a chain.
     """
 
-    needs_probs: ClassVar[bool] = False
-    trees: ClassVar[bool] = False
+    needs_probs = False
+    trees = False
 
     @property
     def lossless(self) -> bool:

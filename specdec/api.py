@@ -16,7 +16,6 @@ from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import build, build_decoder, build_search
 from specdec.decoding.options import Decoding, decoding_of
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
@@ -150,9 +149,7 @@ class Pair:
         decoding = decoding_of(decoding, options)
         return build_decoder(self.target, self.draft, decoding, width=width)
 
-    def searcher(
-        self, decoding: Decoding | None = None, **options: Any
-    ) -> BeamDecoder | SpeculativeBeamDecoder:
+    def searcher(self, decoding: Decoding | None = None, **options: Any) -> BeamDecoder:
         """A beam search of batches; see :func:`specdec.decoding.build.build_search`.
 
         Args:

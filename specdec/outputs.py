@@ -12,11 +12,11 @@ import numpy as np
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder, Pause
 from specdec.decoding.batches import Batch
+from specdec.decoding.beam import BeamCounts
 from specdec.decoding.blocks import Block, SearchedBlock
 from specdec.decoding.hypotheses import End, Hypothesis
 from specdec.decoding.options import Decoding
 from specdec.decoding.samples import rows_of
-from specdec.decoding.speculative_beam import BeamCounts, SpeculativeBeamResult
 from specdec.measure.choice import Choice
 from specdec.models.base import LoadableModel
 from specdec.rules.stops import cut_before
@@ -98,11 +98,13 @@ class GenerateOutput:
           num_rows: of all batches, of which the last ones may be missing: there was no time.
         """
         found: list[list[Hypothesis]] = [[] for _ in range(num_rows)]
-        stats, counts = [], []
+        is_fast = decoding.method == "speculative_beam"
+        stats, levels, ends = [], [], []
         for batch, result in results:
             stats.append(rows_of(result.stats))
-            if isinstance(result, SpeculativeBeamResult):
-                counts.append(result.counts)
+            if is_fast:
+                levels.append(result.levels)
+                ends.append(result.ends)
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
                     outputs = decoder.outputs(result, index)[: decoding.num_outputs]
@@ -113,7 +115,7 @@ class GenerateOutput:
             [row or without for row in found],
             RunStats.total(stats, num_rows * decoding.num_samples, decoding.depth),
             decoding.searches,
-            searched=BeamCounts.total(counts) if counts else None,
+            searched=BeamCounts.total(levels, ends) if levels else None,
         )
 
     def _first(self, name: str) -> Any:

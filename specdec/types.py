@@ -300,9 +300,9 @@ class LogProbs:
     top: Float[Array, "b t n"]
 
 
-# In ``nan`` of what is decoded: a distribution of the target or the draft was NaN, or rules made
-# NaN or +inf of logits that were neither.
-NAN_OF_MODELS, NAN_OF_RULES = 1, 2
+# In ``failed`` of what is decoded: a distribution of the target or the draft was NaN; rules made
+# NaN or +inf of logits that were neither; rules left no token.
+NAN_OF_MODELS, NAN_OF_RULES, NO_TOKEN = 1, 2, 3
 
 
 @pytree
@@ -313,9 +313,8 @@ class DecodeState:
       tokens: [B, L + slack] output so far; beyond ``num_tokens`` is garbage.
       num_tokens: [B] tokens emitted, EOS included.
       last_token: [B] emitted but not yet in the target's cache.
-      finished: [B] EOS emitted, limit reached, ``stopped``, ``nan`` or ``stuck``.
-      nan: [B] 0, or whose logits were NaN: :data:`NAN_OF_MODELS` or :data:`NAN_OF_RULES`.
-      stuck: [B] the rules left no token; None without rules.
+      finished: [B] EOS emitted, limit reached, ``stopped`` or ``failed``.
+      failed: [B] 0, or why: :data:`NAN_OF_MODELS`, :data:`NAN_OF_RULES` or :data:`NO_TOKEN`.
       stop: [B] how much of a stop string the text ends with, a state of
         :class:`specdec.rules.stops.Stops`; None without any.
       stopped: [B] rows that such a string, or a stop token, has ended; None without any.
@@ -334,8 +333,7 @@ class DecodeState:
     num_tokens: Int[Array, " b"]
     last_token: Int[Array, " b"]
     finished: Bool[Array, " b"]
-    nan: Int[Array, " b"]
-    stuck: Bool[Array, " b"] | None
+    failed: Int[Array, " b"]
     stop: Int[Array, " b"] | None
     stopped: Bool[Array, " b"] | None
     block: Int[Array, " b"]
@@ -357,7 +355,7 @@ class DecodeResult:
     Attributes:
       tokens: [B, L] with ``pad_id`` after the end.
       num_tokens: [B] EOS included.
-      nan, stuck: [B] see :class:`DecodeState`; such a row's last block is garbage.
+      failed: [B] see :class:`DecodeState`; such a row's last block is garbage.
       stopped: [B] see :class:`DecodeState`.
       log_probs: of ``tokens``, 0 behind the end; None unless asked for.
       stats: see :class:`Stats`.
@@ -367,8 +365,7 @@ class DecodeResult:
 
     tokens: Int[Array, "b l"]
     num_tokens: Int[Array, " b"]
-    nan: Int[Array, " b"]
-    stuck: Bool[Array, " b"] | None
+    failed: Int[Array, " b"]
     stopped: Bool[Array, " b"] | None
     log_probs: LogProbs | None
     stats: Stats

@@ -22,7 +22,8 @@ from oracle_cases import (
 )
 
 from specdec.core.standardize import spread
-from specdec.drafters.base import DraftParams, chain
+from specdec.core.topology import Topology
+from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import forced
@@ -223,7 +224,7 @@ def test_lossless_after_forced_tokens():
 
 def test_lossless_after_forced_tokens_that_are_copied():
     """Its first guesses follow the forced tokens, in the input or among themselves."""
-    copying = CopyingDrafter(chain(2))
+    copying = CopyingDrafter(Topology.chain(2))
     assert max(after_forced_tokens(ToyModel, copying, (), Grid(1, 4, 12))) < LOSSLESS
 
 

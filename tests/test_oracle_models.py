@@ -11,7 +11,7 @@ from oracle_trees import FIRST, fractions_of, recursive_grid, rolled
 
 from specdec.core import platforms
 from specdec.core.topology import Topology
-from specdec.drafters.base import DraftParams, chain
+from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
@@ -37,7 +37,7 @@ def guessed_by(family, name):
         grid = recursive_grid(*both, 2, 2, False)
         drafter = ModelTreeDrafter(model, Topology.branching((2, 1)))
         return drafter, DraftParams(weights, ONE.traced()), grid
-    return CopyingDrafter(chain(2), max_match=2), (), Grid(1, 4, 4)
+    return CopyingDrafter(Topology.chain(2), max_match=2), (), Grid(1, 4, 4)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from oracle_cases import CASES, CAUGHT, LOSSLESS, PROMPT, distances_of, target_distribution
 from oracle_trees import block_grid, fractions_of
 
+from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import DraftParams, chain
+from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
@@ -36,11 +37,11 @@ def make(name, gamma, sampling):
         return ModelDrafter(TOY, gamma), DraftParams(jnp.asarray(quarters_table(31, 2)), drawn)
     if name == "bigram":
         tables = dyadic_ngrams(2)
-        return NgramDrafter(chain(gamma), tables.order), DraftParams(tables, drawn)
+        return NgramDrafter(Topology.chain(gamma), tables.order), DraftParams(tables, drawn)
     if name == "copying":
-        return CopyingDrafter(chain(gamma), max_match=2), ()
+        return CopyingDrafter(Topology.chain(gamma), max_match=2), ()
     if name == "random":
-        return RandomDrafter(chain(gamma), TOY.vocab_size), ()
+        return RandomDrafter(Topology.chain(gamma), TOY.vocab_size), ()
     inner, inner_params = make(name.removeprefix("model over "), 1, sampling)
     own = DraftParams(jnp.asarray(quarters_table(31, 2)), drawn)
     return HierarchicalDrafter(TOY, inner, gamma), (own, inner_params)

@@ -9,8 +9,8 @@ from tiny import TINY, TINY_GPT, changed
 
 import specdec
 from specdec.core.topology import MOST_NODES
-from specdec.drafters.base import chain
 from specdec.drafters.copying import Copying
+from specdec.drafters.shape import Chain
 
 # What each public dataclass is made from.
 GOOD = {
@@ -89,9 +89,9 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_a_chain_is_bounded_as_a_tree_is():
     """Each would be compiled; the longest one never ends."""
-    assert chain(MOST_NODES).size == MOST_NODES
+    assert Chain(MOST_NODES).topology.size == MOST_NODES
     with pytest.raises(ValueError, match=r"gamma must be in 1\.\.1024"):
-        chain(MOST_NODES + 1)
+        Chain(MOST_NODES + 1)
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,17 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import build
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import DraftSpec, MakeTree, OpenDraft
 from specdec.drafters.model import model_draft
 from specdec.drafters.ngram_tables import NgramTables
+from specdec.drafters.shape import Shape
 from specdec.models.base import LoadedModel
 from specdec.models.partitioning import Partitioning
 from specdec.models.transformer.model import TransformerModel
 from specdec.types import Params
 
-Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
+Decoder = BatchDecoder | BeamDecoder
 
 
 def _packed(
@@ -130,7 +130,7 @@ def _opened(draft: Config | DraftSpec | None, opening: _ShapeLoader) -> OpenDraf
     return model_draft(_traced(draft, opening.partitioning, "draft"))
 
 
-def _no_draft(gamma: int, stop_below: float) -> Any:
+def _no_draft(shape: Shape, catch_up: int) -> Any:
     raise ValueError("Speculative decoding needs a draft: none was given.")
 
 
@@ -142,8 +142,7 @@ def _arrays(decoder: Decoder) -> Any:
     """Arrays of a decoder: of its target, of all that drafts, and how it samples."""
     if isinstance(decoder, BatchDecoder):
         return decoder.target.params, decoder.params
-    draft = decoder.draft if isinstance(decoder, SpeculativeBeamDecoder) else None
-    return decoder.target.params, draft.params if draft else ()
+    return decoder.target.params, decoder.draft.params if decoder.draft else ()
 
 
 def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
@@ -156,7 +155,5 @@ def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
     if isinstance(decoder, BatchDecoder):
         params = dataclasses.replace(others, target=target_params)
         return dataclasses.replace(decoder, target=target, params=params)
-    if isinstance(decoder, SpeculativeBeamDecoder) and decoder.draft is not None:
-        draft = dataclasses.replace(decoder.draft, params=others)
-        return dataclasses.replace(decoder, target=target, draft=draft)
-    return dataclasses.replace(decoder, target=target)
+    draft = decoder.draft and dataclasses.replace(decoder.draft, params=others)
+    return dataclasses.replace(decoder, target=target, draft=draft)

@@ -16,7 +16,7 @@ from jaxtyping import Bool
 
 from specdec.core.randomness import seed_words
 from specdec.decoding import loop as loops
-from specdec.decoding.batches import Batch, bucket, refuse_nan, refuse_stuck
+from specdec.decoding.batches import Batch, bucket, refuse_failed
 from specdec.decoding.blocks import blocks_of
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.hypotheses import Hypothesis, end_of
@@ -103,7 +103,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
           ValueError: the verifier cannot verify what the drafter makes.
         """
         return loops.begin.lower(
-            self.loop, *self.arguments(batch), output_bucket=self.first_bucket,
+            self.loop, *self.arguments(batch), loops.UNLIMITED, output_bucket=self.first_bucket,
             size=self.output_bucket, trace=False,
         )  # fmt: skip
 
@@ -139,23 +139,17 @@ class LoopDecoder(abc.ABC, Generic[R]):
         begun, where, loop = time.monotonic(), self.target.partitioning, self.loop
         params, prompt, row_ids, most, seed = self.arguments(batch)
         given = prompt, row_ids, most if limit is None else limit, seed
-        size, capacity, blocks = self.output_bucket, self.first_bucket, 1
-        found = None
-        if often or seconds is not None:
-            state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
-        else:
-            found = loops.begin(
-                loop, params, *given, output_bucket=capacity, size=size, trace=trace
-            )
-            blocks = None
+        capacity, blocks = self.first_bucket, loops.UNLIMITED
+        if looks := often or seconds is not None:
+            blocks = 1
+        before = time.perf_counter()
+        state, status, result = loops.begin(
+            loop, params, *given, blocks, output_bucket=capacity, size=self.output_bucket,
+            trace=trace,
+        )  # fmt: skip
         while True:
-            before = time.perf_counter()
-            state, status, result = found or loops.resume(
-                loop, params, state, blocks, output_bucket=capacity, size=size
-            )
-            found = None
             status, result = to_host((status, result))
-            if blocks is not None:
+            if looks:
                 took = agreed(where, time.perf_counter() - before)
                 blocks = max(1, min(2 * blocks, int(_PAUSE / took * blocks)))
             self.check_result(batch, result)
@@ -170,6 +164,10 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 state = loops.resized(
                     loop, params, state, *given, output_bucket=capacity, trace=trace
                 )
+            before = time.perf_counter()
+            state, status, result = loops.resume(
+                loop, params, state, blocks, output_bucket=capacity, size=self.output_bucket
+            )
 
     def decode_all(
         self, batches: Iterable[Batch], *, trace: bool = False, seconds: float | None = None
@@ -186,28 +184,17 @@ class LoopDecoder(abc.ABC, Generic[R]):
         Raises:
           ValueError: see :meth:`decode`.
         """
-        batches = iter(batches)
-        if seconds is not None:
-            yield from self._in_time(batches, seconds, trace)
-            return
+        begun, left, batches = time.monotonic(), seconds, iter(batches)
         some = list(itertools.islice(batches, 2))
-        size = len(some[0].row_ids) if some else 0
-        every = itertools.chain(some, batches)
-        if len(some) < 2 or size == ways(self.target.partitioning, "batch"):
-            for batch in every:  # No row waits for another one.
-                yield batch, self.decode(batch, trace=trace)
+        size, every = len(some[0].row_ids) if some else 0, itertools.chain(some, batches)
+        if seconds is None and len(some) > 1 and size > ways(self.target.partitioning, "batch"):
+            for batch, result in Refilled(self, size, trace).decode(every):
+                self.check_result(batch, result)
+                yield batch, result
             return
-        for batch, result in Refilled(self, size, trace).decode(every):
-            self.check_result(batch, result)
-            yield batch, result
-
-    def _in_time(
-        self, batches: Iterable[Batch], seconds: float, trace: bool
-    ) -> Iterator[tuple[Batch, R]]:
-        end, left = time.monotonic() + seconds, seconds
-        for number, batch in enumerate(batches):
-            if number:
-                left = agreed(self.target.partitioning, end - time.monotonic())
+        for number, batch in enumerate(every):  # No row waits for another one.
+            if number and seconds is not None:
+                left = agreed(self.target.partitioning, begun + seconds - time.monotonic())
                 if left <= 0:
                     return
             yield batch, _last(self.pauses(batch, seconds=left, trace=trace)).result
@@ -259,9 +246,7 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
 
     def check_result(self, batch: Batch, result: DecodeResult) -> None:
         source = f"{self.target.source} or of its draft"
-        refuse_nan(batch, result.nan, result.num_tokens, source, self.rules)
-        if result.stuck is not None:
-            refuse_stuck(batch, result.stuck, result.num_tokens, self.rules)
+        refuse_failed(batch, result.failed, result.num_tokens, source, self.rules)
 
     def check(self, batch: Batch, *, trace: bool = False) -> None:
         """Traces the program that decodes such a batch, without compiling it.

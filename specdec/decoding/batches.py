@@ -11,61 +11,42 @@ import numpy as np
 
 from specdec.models.base import Model, forced
 from specdec.rules.base import Rule
-from specdec.types import NAN_OF_RULES, AnyArray, Prompt
+from specdec.types import NAN_OF_RULES, NO_TOKEN, AnyArray, Prompt
 
 _SMALLEST_BUCKET = 16
 
 
-def refuse_nan(
-    batch: Batch, nan: AnyArray, num_tokens: AnyArray, source: str, rules: Sequence[Rule]
+def refuse_failed(
+    batch: Batch, failed: AnyArray, num_tokens: AnyArray, source: str, rules: Sequence[Rule]
 ) -> None:
-    """Raises an error if logits of a decode were NaN.
+    """Raises an error if a decode failed.
 
     Args:
-      nan: [B] whose they were, see :class:`specdec.types.DecodeState`; or [B, n] of its samples.
+      failed: [B] why, see :class:`specdec.types.DecodeState`; or [B, n] of its samples.
       num_tokens: of the same shape, tokens until then, or until the row's end.
-      source: the models whose logits they may be.
+      source: the models whose logits may be NaN.
       rules: all that were given.
 
     Raises:
       ValueError: there is such a row; it names the first one.
     """
-    for index in np.argwhere(nan):
-        if nan[*index] == NAN_OF_RULES:
+    named = ", ".join(map(str, rules))
+    for index in np.argwhere(failed):
+        row, count = f"Row {batch.row_ids[index[0]]}", num_tokens[*index]
+        if failed[*index] == NO_TOKEN:
             raise ValueError(
-                f"Row {batch.row_ids[index[0]]}: rules made NaN or +inf of the model's logits "
-                f"within the first {num_tokens[*index]} tokens: {_named(rules)}. A rule's logits "
-                "are finite, or -inf for what must not follow."
+                f"{row}: together the rules leave no token within its first {count} tokens: "
+                f"{named}. Loosen one of them."
+            )
+        if failed[*index] == NAN_OF_RULES:
+            raise ValueError(
+                f"{row}: rules made NaN or +inf of the model's logits within the first {count} "
+                f"tokens: {named}. A rule's logits are finite, or -inf for what must not follow."
             )
         raise ValueError(
-            f"Row {batch.row_ids[index[0]]}: the logits of {source} became NaN within the first "
-            f"{num_tokens[*index]} tokens. Look for NaN or infinity in the weights; bfloat16 "
-            'models may need dtype="float32".'
+            f"{row}: the logits of {source} became NaN within the first {count} tokens. Look for "
+            'NaN or infinity in the weights; bfloat16 models may need dtype="float32".'
         )
-
-
-def refuse_stuck(
-    batch: Batch, stuck: AnyArray, num_tokens: AnyArray, rules: Sequence[Rule]
-) -> None:
-    """Raises an error if rules left a row no token.
-
-    Args:
-      stuck: [B] whether they did, or [B, n] of its samples.
-      num_tokens: of the same shape, tokens until then, and one that is garbage.
-      rules: all that were given.
-
-    Raises:
-      ValueError: there is such a row; it names the first one.
-    """
-    for index in np.argwhere(stuck):
-        raise ValueError(
-            f"Row {batch.row_ids[index[0]]}: together the rules leave no token within its first "
-            f"{num_tokens[*index]} tokens: {_named(rules)}. Loosen one of them."
-        )
-
-
-def _named(rules: Sequence[Rule]) -> str:
-    return ", ".join(map(str, rules))
 
 
 def bucket(length: int) -> int:

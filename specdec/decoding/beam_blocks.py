@@ -1,6 +1,4 @@
-"""A block of speculative beams: guess, score, replay the rules, keep.
-
-See :mod:`specdec.decoding.speculative_beam`.
+"""A block of beam search: guess, score, replay the rules, keep. See :mod:`specdec.decoding.beam`.
 
 The hypotheses of a row lie side by side in one row of each cache, as a
 :class:`~specdec.core.topology.Forest`: entry n W + w has the token that beam w had at level n. What
@@ -39,15 +37,6 @@ from specdec.types import Cache, Encoded, Params, Prompt
 # Why a block ended: a survivor had not been guessed; the row was done; it met its limit; all levels
 # of the draft survived.
 ENDS = ("miss", "done", "limit", "depth")
-
-
-@dataclasses.dataclass(frozen=True)
-class BeamDraft:
-    """A draft model, and its beams and levels."""
-
-    model: Model
-    beams: int  # u, at least W.
-    gamma: int  # Levels of a block, at least 1.
 
 
 @pytree
@@ -114,20 +103,19 @@ class BeamEngine:
     """A target, its draft, and the sizes of a search. Everything is pure; it is static.
 
     Attributes:
-      draft: None for plain beams in the same layout: each block is a level then.
+      num_beams: W.
+      draft: a draft model; None for plain beams: each block is a level then.
+      draft_beams, gamma: with a draft, its beams u, at least W, and levels of a block.
       width: tokens of each target call, at least; what is missing is filler. With that of another
         search's calls, plain beams are its width-matched reference.
     """
 
     target: Model
-    draft: BeamDraft | None
-    num_beams: int  # W.
+    num_beams: int
+    draft: Model | None = None
+    draft_beams: int = 0
+    gamma: int = 0
     width: int = 0
-
-    @property
-    def gamma(self) -> int:
-        """Levels of a draft; 0 without one."""
-        return self.draft.gamma if self.draft else 0
 
     @property
     def nodes(self) -> int:
@@ -137,7 +125,7 @@ class BeamEngine:
     @property
     def guesses(self) -> int:
         """u gamma; 0 without a draft."""
-        return self.draft.beams * self.draft.gamma if self.draft else 0
+        return self.draft_beams * self.gamma
 
     def capacity(self, output_bucket: int) -> int:
         """Entries of a cache behind the prefix; the draft's needs less behind its last level."""
@@ -186,7 +174,7 @@ class BeamEngine:
         start = self.target.start(params, prompt, capacity)
         encoded = cache = ()
         if self.draft:
-            drafted = self.draft.model.start(draft_params, prompt, capacity, start.encoded)
+            drafted = self.draft.start(draft_params, prompt, capacity, start.encoded)
             encoded, cache = drafted.encoded, drafted.cache
         tokens = jnp.tile(start.last_token[:, None], (1, self.num_beams))
         family = jnp.zeros((*tokens.shape, output_bucket), jnp.int32)
@@ -213,9 +201,9 @@ class BeamEngine:
         nan = jnp.zeros((batch,), bool)
         if self.draft is None:
             return guesses, cache, nan
-        model, u = self.draft.model, self.draft.beams
+        model, u = self.draft, self.draft_beams
         score, first, states = beams.live_log_probs, 0, beams.rules
-        for level in range(self.draft.gamma):
+        for level in range(self.gamma):
             fed = slice(first, wide + u * level)
             hidden, cache = self._feed(params, encoded, prompt, beams, live, cache, guesses, fed)
             count = fed.stop - fed.start
@@ -262,13 +250,13 @@ class BeamEngine:
         depths = np.concatenate([np.zeros(wide, int), 1 + self._depths[: fed.stop]])
         order = self.forest(prompt, beams.length - 1, family, ancestors, depths, ahead=1)
         after = 0 if fed.start == 0 else wide + fed.start
-        return self.draft.model.extend(params, encoded, cache, tokens, order, after=after)
+        return self.draft.extend(params, encoded, cache, tokens, order, after=after)
 
     @property
     def _depths(self) -> Int[np.ndarray, " n"]:
         """Levels between the hypotheses' newest tokens and each token of a call."""
         guesses = np.arange(self.nodes - self.num_beams)
-        depths = 1 + guesses // self.draft.beams if self.draft else 0 * guesses
+        depths = 1 + guesses // self.draft_beams if self.draft else 0 * guesses
         return np.concatenate([np.zeros(self.num_beams, int), depths])
 
     def score(
@@ -328,7 +316,10 @@ class BeamEngine:
             return index, new, live, block, going, jnp.maximum(nan, bad)
 
         carry = here, beams, live, block, ~beams.finished, jnp.zeros((batch,), jnp.int32)
-        carry = jax.lax.while_loop(lambda carry: jnp.any(carry[4]), take_level, carry)
+        if self.draft:
+            carry = jax.lax.while_loop(lambda carry: jnp.any(carry[4]), take_level, carry)
+        else:
+            carry = take_level(carry)
         _, beams, live, block, _, nan = carry
         return beams, live, block, nan
 
@@ -349,14 +340,15 @@ class BeamEngine:
     def keep(self, block: BeamBlock, caches: tuple[Cache, Cache]) -> tuple[Cache, Cache]:
         """Both caches with the entries of the levels that were taken, in the order of beams."""
         batch, wide, (cache, draft_cache) = len(block.tokens), self.num_beams, caches
-        path, count = block.kept.reshape(batch, -1), wide * block.num_levels
+        count = wide * block.num_levels
+        if self.draft is None:
+            return self.target.commit(cache, None, count), draft_cache
+        path = block.kept.reshape(batch, -1)
         cache = self.target.commit(cache, path, count)
-        if self.draft:
-            # The level before comes first, and the last level taken is fed again.
-            above = jnp.broadcast_to(jnp.arange(wide), (batch, wide))
-            path = jnp.concatenate([above, wide + path[:, :-wide]], axis=1)
-            draft_cache = self.draft.model.commit(draft_cache, path, count)
-        return cache, draft_cache
+        # The level before comes first, and the last level taken is fed again.
+        above = jnp.broadcast_to(jnp.arange(wide), (batch, wide))
+        path = jnp.concatenate([above, wide + path[:, :-wide]], axis=1)
+        return cache, self.draft.commit(draft_cache, path, count)
 
 
 def _set_last(

@@ -295,25 +295,18 @@ def step(
     if rules.log_probs:
         both = jnp.stack([best.plain, best.log_probs], axis=-1)
         token_log_probs = take_rows(both.reshape(len(indices), -1, 2), indices)
-    pool = _pooled(rules, state, total, tokens, parents, ends, token_log_probs)
+    added = tokens, token_log_probs
+    live = jax.tree.map(
+        lambda rows, new: _appended(
+            take_rows(rows, live_parents), take_rows(new, chosen), state.length
+        ),
+        (state.live_tokens, state.live_token_log_probs), added,
+    )  # fmt: skip
+    states = jax.tree.map(lambda leaf: take_rows(leaf, live_parents), state.rules)
     new = dataclasses.replace(
-        state,
-        live_log_probs=live_log_probs,
-        live_tokens=_appended(
-            take_rows(state.live_tokens, live_parents), live_tokens, state.length
-        ),
-        live_token_log_probs=token_log_probs
-        if token_log_probs is None or state.live_token_log_probs is None
-        else _appended(
-            take_rows(state.live_token_log_probs, live_parents), take_rows(token_log_probs, chosen),
-            state.length
-        ),
-        length=length,
-        rules=advanced(
-            rules.logits, jax.tree.map(lambda leaf: take_rows(leaf, live_parents), state.rules),
-            live_tokens,
-        ),
-        **pool,
+        state, live_log_probs=live_log_probs, live_tokens=live[0], live_token_log_probs=live[1],
+        length=length, rules=advanced(rules.logits, states, live_tokens),
+        **_pooled(rules, state, total, parents, ends, added),
     )  # fmt: skip
     done = _done(rules, new)
     if rules.logits:  # They may leave no hypothesis alive.
@@ -328,11 +321,14 @@ def step(
 
 
 def _pooled(
-    rules: BeamRules, state: BeamState, total: Float[Array, "b k"], tokens: Int[Array, "b k"],
-    parents: Int[Array, "b k"], ends: Bool[Array, "b k"],
-    token_log_probs: Float[Array, "b k 2"] | None,
+    rules: BeamRules, state: BeamState, total: Float[Array, "b k"], parents: Int[Array, "b k"],
+    ends: Bool[Array, "b k"], added: tuple[Int[Array, "b k"], Float[Array, "b k 2"] | None],
 ) -> dict[str, Array | None]:  # fmt: skip
-    """The pool's fields, with the candidates that end now."""
+    """The pool's fields, with the candidates that end now.
+
+    Args:
+      added: the candidates' tokens, and log p of them if these are kept.
+    """
     width, length = rules.num_beams, state.length + 1
     if rules.rule == "huggingface":
         ends = (ends | (length >= state.limit)[:, None]) & (jnp.arange(ends.shape[1]) < width)
@@ -348,20 +344,18 @@ def _pooled(
         longer = _appended(rows, take_rows(new, at), state.length)
         return jnp.where(is_new.reshape(*is_new.shape, *[1] * (rows.ndim - 2)), longer, rows)
 
+    tokens, token_log_probs = jax.tree.map(
+        grown, (state.pool_tokens, state.pool_token_log_probs),
+        (state.live_tokens, state.live_token_log_probs), added,
+    )  # fmt: skip
     lengths = jnp.broadcast_to(length[:, None], ends.shape)
+    lengths = take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen)
+    log_probs = take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen)
     return {
-        "pool_scores": scores,
-        "pool_log_probs": take_rows(jnp.concatenate([state.pool_log_probs, total], axis=1), chosen),
-        "pool_tokens": grown(state.pool_tokens, state.live_tokens, tokens),
-        "pool_token_log_probs": None
-        if token_log_probs is None
-        else grown(state.pool_token_log_probs, state.live_token_log_probs, token_log_probs),
-        "pool_lengths": jnp.where(
-            scores > -jnp.inf,
-            take_rows(jnp.concatenate([state.pool_lengths, lengths], axis=1), chosen),
-            0,
-        ),
-    }
+        "pool_scores": scores, "pool_log_probs": log_probs, "pool_tokens": tokens,
+        "pool_token_log_probs": token_log_probs,
+        "pool_lengths": jnp.where(scores > -jnp.inf, lengths, 0),
+    }  # fmt: skip
 
 
 def _done(rules: BeamRules, state: BeamState) -> Bool[Array, " b"]:
@@ -404,17 +398,6 @@ def best_hypotheses(
     lengths = jnp.where(log_probs > -jnp.inf, state.length[:, None], 0)
     live = state.live_tokens, lengths, log_probs, log_probs, state.live_token_log_probs
     return jax.tree.map(lambda a, b: where_rows(none, a, b), live, pool)
-
-
-def all_finished(state: BeamState) -> BeamState:
-    """The state with all rows done."""
-    return dataclasses.replace(state, finished=jnp.ones_like(state.finished))
-
-
-def needs(state: BeamState, levels: int) -> Int[Array, " b"]:
-    """The least output bucket for the tokens so far, and for ``levels`` more of rows that go on."""
-    more = jnp.minimum(state.length + levels, state.limit)
-    return jnp.where(state.finished, state.length, more)
 
 
 def where_rows(rows: Bool[Array, " b"], a: Array, b: Array) -> Array:

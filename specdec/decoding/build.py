@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -11,7 +10,6 @@ from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
@@ -90,17 +88,15 @@ def build_engine(
     if shape is None:
         return Engine(target, width=width, alternatives=alternatives, samples=decoding.num_samples)
     assert draft is not None
-    if not isinstance(shape, Tree):
-        drafter = draft.make(shape.gamma, shape.stop_below)
-    elif draft.make_tree is None:
-        raise ValueError("This draft makes chains only: give gamma instead of tree.")
-    elif shape.most_siblings > target.vocab_size:
-        raise ValueError(
-            f"{shape} has {shape.most_siblings} guesses for one position; the vocabulary has "
-            f"{target.vocab_size} tokens."
-        )
-    else:
-        drafter = draft.make_tree(shape, 2)
+    if isinstance(shape, Tree):
+        if draft.trees is None:
+            raise ValueError("This draft makes chains only: give gamma instead of tree.")
+        if shape.most_siblings > target.vocab_size:
+            raise ValueError(
+                f"{shape} has {shape.most_siblings} guesses for one position; the vocabulary has "
+                f"{target.vocab_size} tokens."
+            )
+    drafter = draft.make(shape, 2)
     if not (verifier.trees or drafter.topology.is_chain):
         raise ValueError(
             f"{type(verifier).__name__} verifies chains only: give gamma instead of tree, or "
@@ -111,9 +107,7 @@ def build_engine(
     )
 
 
-def build(
-    target: LoadedTarget, draft: OpenDraft, decoding: Decoding
-) -> BatchDecoder | BeamDecoder | SpeculativeBeamDecoder:
+def build(target: LoadedTarget, draft: OpenDraft, decoding: Decoding) -> BatchDecoder | BeamDecoder:
     """A decoder of batches; see :func:`build_search` and :func:`build_decoder`."""
     of = build_search if decoding.searches else build_decoder
     return of(target, draft, decoding)
@@ -142,9 +136,7 @@ def build_decoder(
     )
 
 
-def build_search(
-    target: LoadedTarget, draft: OpenDraft | None, decoding: Decoding
-) -> BeamDecoder | SpeculativeBeamDecoder:
+def build_search(target: LoadedTarget, draft: OpenDraft | None, decoding: Decoding) -> BeamDecoder:
     """Beam search of batches, plain or with guesses of a draft model.
 
     Args:
@@ -155,12 +147,12 @@ def build_search(
     """
     beam, shape = decoding.beam, decoding.shape
     assert beam is not None
-    kept: dict[str, Any] = {
-        "logit_rules": open_rules(target, decoding), "log_probs": decoding.log_probs,
-        "rules": rules_of(target, decoding),
-    }  # fmt: skip
+    plain = BeamDecoder(
+        target, beam, decoding.max_decode_len, open_rules(target, decoding),
+        rules_of(target, decoding), decoding.log_probs,
+    )  # fmt: skip
     if shape is None:
-        return BeamDecoder(target, beam, decoding.max_decode_len, **kept)
+        return plain
     if draft is None or draft.model is None:
         raise ValueError(
             "Speculative beams need a draft with a distribution over tokens, which is a model: "
@@ -168,7 +160,6 @@ def build_search(
         )
     tokens = draft.model.most_tokens or target.model.vocab_size
     most = max(min(DRAFT_BEAMS * beam.num_beams, tokens), beam.num_beams)
-    return SpeculativeBeamDecoder(
-        target, draft.model, beam, shape.levels, decoding.draft_beams or most,
-        decoding.max_decode_len, **kept,
-    )  # fmt: skip
+    return dataclasses.replace(
+        plain, draft=draft.model, gamma=shape.levels, draft_beams=decoding.draft_beams or most
+    )

@@ -37,6 +37,7 @@ from specdec.rules.stops import Stops
 from specdec.types import (
     NAN_OF_MODELS,
     NAN_OF_RULES,
+    NO_TOKEN,
     AnyArray,
     BlockInfo,
     Cache,
@@ -259,10 +260,10 @@ class Engine:
             num_guesses=guess_counts(draft), tokens=verdict.tokens, path=verdict.path,
             num_accepted=verdict.num_accepted, num_emitted=verdict.num_emitted,
         )  # fmt: skip
-        followed, stuck = self._followed(params, state, scored, verdict)
         state = st.advance(
             state, verdict, cache=cache, drafter_state=drafter_state, eos_ids=eos_ids,
-            nan=_nan(scored, verdict), stuck=stuck, rules=followed, stop=stop,
+            failed=_failed(scored, verdict), stop=stop,
+            rules=self._followed(params, state, scored, verdict),
             log_probs=self._log_probs(params, scored, verdict),
             stats=st.count_block(state.stats, verdict, dropped, draft),
         )  # fmt: skip
@@ -274,17 +275,17 @@ class Engine:
 
     def _followed(
         self, params: EngineParams, state: DecodeState, scored: Scored, verdict: Verdict
-    ) -> tuple[RuleStates, Bool[Array, " b"] | None]:
-        """The rules' states behind a cut verdict, and rows for which they left no token."""
-        if scored.nothing is None:
-            return state.rules, None
+    ) -> RuleStates:
+        """The rules' states behind a cut verdict."""
+        if not params.sampling.rules:
+            return state.rules
         active = verdict.num_emitted > 0
         last = jnp.maximum(verdict.num_emitted - 1, 0)
         # The newest token was drawn behind the last node that is kept.
         before = rules.taken(scored.rules, take_position(verdict.path, last))
         newest = take_position(verdict.tokens, last)
         after = rules.advanced(params.sampling.rules, before, newest)
-        return rules.where(active, after, state.rules), _any_emitted(scored.nothing, verdict)
+        return rules.where(active, after, state.rules)
 
     def _log_probs(self, params: EngineParams, scored: Scored, verdict: Verdict) -> LogProbs | None:
         """Log-probabilities of a verdict's tokens, if they are kept."""
@@ -339,14 +340,15 @@ class Engine:
         return found if self.samples == 1 else by_text(found, self.samples)
 
 
-def _nan(scored: Scored, verdict: Verdict) -> Int[Array, " b"]:
-    """Code of whose logits were NaN; see :class:`DecodeState`."""
+def _failed(scored: Scored, verdict: Verdict) -> Int[Array, " b"]:
+    """Codes of :class:`DecodeState`, 0 where nothing failed."""
     # A draft's NaN, too, is in what of it is accepted.
     models = scored.nan | jnp.any(jnp.isnan(verdict.acceptance_prob), axis=1)
-    of_rules = 0
-    if scored.broken is not None:
-        of_rules = jnp.where(_any_emitted(scored.broken, verdict), NAN_OF_RULES, 0)
-    return jnp.where(models, NAN_OF_MODELS, of_rules).astype(jnp.int32)
+    failed = jnp.where(models, NAN_OF_MODELS, 0)
+    for nodes, code in ((scored.broken, NAN_OF_RULES), (scored.nothing, NO_TOKEN)):
+        if nodes is not None:
+            failed = jnp.where((failed == 0) & _any_emitted(nodes, verdict), code, failed)
+    return failed.astype(jnp.int32)
 
 
 def _any_emitted(nodes: Bool[Array, "b n1"], verdict: Verdict) -> Bool[Array, " b"]:

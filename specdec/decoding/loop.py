@@ -17,7 +17,6 @@ all of it, whether it has ended or not. :meth:`Loop.needs` counts it, and sizes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
@@ -34,6 +33,7 @@ S = TypeVar("S")
 R = TypeVar("R", covariant=True)
 
 FIRST_BUCKET = 64  # Tokens for which a decode has arrays at first, unless fewer are allowed.
+UNLIMITED = 2**31 - 1  # Blocks.
 
 
 class Loop(Protocol[S, R]):
@@ -122,33 +122,32 @@ def _fits(loop: Loop[S, R], state: S, output_bucket: int) -> Bool[Array, ""]:
 
 
 def _until_full(
-    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int | None,
-    output_bucket: int, size: int,
+    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int, output_bucket: int,
+    size: int,
 ) -> tuple[S, Status, R]:  # fmt: skip
     """Runs until all rows have ended, one needs larger arrays, or ``most`` blocks were run."""
 
-    def goes_on(state):
-        return ~jnp.all(loop.finished(state)) & _fits(loop, state, output_bucket)
+    def goes_on(carry):
+        state, blocks = carry
+        going = ~jnp.all(loop.finished(state)) & (blocks < most)
+        return going & _fits(loop, state, output_bucket)
 
-    if most is None:
-        state = jax.lax.while_loop(goes_on, functools.partial(loop.block, params), state)
-    else:
-        state, _ = jax.lax.while_loop(
-            lambda carry: goes_on(carry[0]) & (carry[1] < most),
-            lambda carry: (loop.block(params, carry[0]), carry[1] + 1),
-            (state, jnp.int32(0)),
-        )
+    state, _ = jax.lax.while_loop(
+        goes_on, lambda carry: (loop.block(params, carry[0]), carry[1] + 1), (state, jnp.int32(0))
+    )
     return state, Status(loop.finished(state), loop.needs(state)), loop.result(params, state, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size", "trace"))
 def begin(
     loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, size: int, trace: bool = False,
+    limit: Int[Array, ""] | int, seed: Seed, most: Int[Array, ""] | int, *, output_bucket: int,
+    size: int, trace: bool = False,
 ) -> tuple[S, Status, R]:  # fmt: skip
     """Starts a batch and runs until all rows have ended, or one needs larger arrays.
 
     Args:
+      most: or so many blocks were run.
       output_bucket: tokens for which there are arrays; may be less than ``limit``.
       size: tokens of each output of the result, at least ``limit``.
       All else: see :meth:`specdec.decoding.engine.Engine.start`.
@@ -156,18 +155,18 @@ def begin(
     state = loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
     )
-    return _until_full(loop, params, state, None, output_bucket, size)
+    return _until_full(loop, params, state, most, output_bucket, size)
 
 
 @decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
 def resume(
-    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int | None = None, *,
+    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int, *,
     output_bucket: int, size: int,
 ) -> tuple[S, Status, R]:  # fmt: skip
     """Goes on until all rows have ended, or one needs larger arrays.
 
     Args:
-      most: or so many blocks were run; None for any number.
+      most: or so many blocks were run.
     """
     return _until_full(loop, params, state, most, output_bucket, size)
 
@@ -193,7 +192,8 @@ def resized(
     Args:
       prompt: any of these sizes.
     """
-    shapes = _shapes(loop, output_bucket, trace)(params, prompt, row_ids, limit, seed)
+    start = functools.partial(loop.start, output_bucket=output_bucket, trace=trace)
+    shapes = jax.eval_shape(start, params, prompt, row_ids, limit, seed)
     return jax.tree.map(lambda leaf, like: _resized(leaf, like.shape), state, shapes)
 
 
@@ -298,12 +298,6 @@ def refill(
     status = Status(loop.finished(state), loop.needs(state))
     result = loop.result(params, state, size)
     return RefillResult(state, tags, taken, replaced, left, status, result, blocks)
-
-
-def _shapes(loop: Loop[S, R], output_bucket: int, trace: bool) -> Callable[..., Any]:
-    """The shapes of a state."""
-    start = functools.partial(loop.start, output_bucket=output_bucket, trace=trace)
-    return lambda *args: jax.eval_shape(start, *args)
 
 
 def _resized(leaf: Array, shape: tuple[int, ...]) -> Array:

@@ -23,6 +23,12 @@ AutoName = Literal["gamma", "tree", "beams"]  # The shape that "auto" chooses.
 GREEDY = SamplingConfig(temperature=0.0)
 DEFAULT_GAMMA = 4
 _OF_CHAINS, _OF_TREES = TokenVerifier(), RecursiveVerifier()
+_OF_GUESSES = ("tree", "verifier", "draft_sampling", "stop_below", "draft_follows_rules")
+_NOT_OF_BEAMS = {
+    "stop": "Beams end with EOS or at their limit",
+    "time_limit": "Beams are whole at their end only",
+    "top_log_probs": "Beams have no alternatives to their tokens",
+}
 _PLAIN: dict[str, Method] = {"speculative": "autoregressive", "speculative_beam": "beam"}
 
 
@@ -173,24 +179,12 @@ class Decoding:
                     f"num_return = {self.num_return!r}."
                 )
             return
-        why, gone = "A draft of beams is one itself", ["tree", "verifier", "draft_sampling"]
+        why, gone = "A draft of beams is one itself", _OF_GUESSES
         if self.method == "beam":
-            why, gone = "Beam search has no draft", ["gamma", *gone]
-        for name in gone:
-            if getattr(self, name) is not None:
-                raise ValueError(f"{why}: leave {name} out, got {getattr(self, name)!r}.")
-        if self.stop_below:
-            raise ValueError(f"{why}: leave stop_below out, got {self.stop_below!r}.")
-        if self.stop:
-            raise ValueError(
-                f"Beams end with EOS or at their limit: leave stop out, got {self.stop}."
-            )
-        if self.time_limit is not None:
-            raise ValueError("Beams are whole at their end only: leave time_limit out.")
-        if self.top_log_probs:
-            raise ValueError("Beams have no alternatives to their tokens: leave top_log_probs out.")
-        if not self.draft_follows_rules:
-            raise ValueError(f"{why}, which follows the rules: leave draft_follows_rules out.")
+            why, gone = "Beam search has no draft", ("gamma", *_OF_GUESSES)
+        for name, reason in {**dict.fromkeys(gone, why), **_NOT_OF_BEAMS}.items():
+            if (given := getattr(self, name)) != getattr(Decoding, name):
+                raise ValueError(f"{reason}: leave {name} out, got {given!r}.")
         beam = BeamConfig() if self.beam is None else self.beam
         if not isinstance(beam, BeamConfig):
             raise ValueError(

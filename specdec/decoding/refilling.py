@@ -33,51 +33,50 @@ R = TypeVar("R")
 Sizes = tuple[int, int]  # Of a batch's inputs and prefixes.
 
 
-@dataclasses.dataclass
-class _Open:
-    """A batch under way."""
+class _Rows:
+    """Rows of batches in their order: those to start, and what those that ended came to.
 
-    batch: Batch
-    results: list[Any]  # Of each row, what it came to; None before, and for rows that fill up.
-    missing: int
-
-
-_Row = tuple[_Open, int]  # A row of a batch.
-
-
-class _Queue:
-    """Rows that are still to start, of the batches in their order."""
+    A row's tag is its index among all rows.
+    """
 
     def __init__(self, batches: Iterable[Batch]):
         self._batches = iter(batches)
-        self._rows: collections.deque[_Row] = collections.deque()
-        self._open: collections.deque[_Open] = collections.deque()
+        self._waiting: collections.deque[tuple[Batch, int]] = collections.deque()
+        self._under_way: collections.deque[tuple[Batch, range]] = collections.deque()  # With tags.
+        self._results: dict[int, Any] = {}  # By tag.
+        self._count = 0
 
     def sizes(self) -> Sizes | None:
         """Padded sizes of the next row's inputs and prefix; None where there is no row."""
-        while not self._rows:
+        while not self._waiting:
             batch = next(self._batches, None)
             if batch is None:
                 return None
             rows = np.flatnonzero(batch.row_ids >= 0)
-            opened = _Open(batch, [None] * len(batch.row_ids), len(rows))
-            self._open.append(opened)
-            self._rows.extend((opened, int(row)) for row in rows)
-        prompt = self._rows[0][0].batch.prompt
+            self._under_way.append((batch, range(self._count, self._count + len(rows))))
+            self._count += len(rows)
+            self._waiting.extend((batch, int(row)) for row in rows)
+        prompt = self._waiting[0][0].prompt
         return prompt.inputs.shape[1], prompt.prefix.shape[1]
 
-    def take(self, most: int) -> list[_Row]:
+    def take(self, most: int) -> list[tuple[Batch, int]]:
         """The next rows of the same sizes."""
         taken, sizes = [], self.sizes()
         while len(taken) < most and self.sizes() == sizes:
-            taken.append(self._rows.popleft())
+            taken.append(self._waiting.popleft())
         return taken
+
+    def keep(self, results: Any, tags: np.ndarray) -> None:
+        """Keeps the results of the rows with these tags; -1 for none."""
+        for index in np.flatnonzero(tags >= 0):
+            row = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
+            self._results[int(tags[index])] = row
 
     def done(self) -> Iterator[tuple[Batch, Any]]:
         """The first batches all of whose rows have ended."""
-        while self._open and not self._open[0].missing:
-            opened = self._open.popleft()
-            yield opened.batch, _stacked(opened.results)
+        while self._under_way and all(tag in self._results for tag in self._under_way[0][1]):
+            batch, tags = self._under_way.popleft()
+            yield batch, _stacked(batch, [self._results.pop(tag) for tag in tags])
 
 
 class Refilled(Generic[R]):
@@ -92,16 +91,15 @@ class Refilled(Generic[R]):
         self._decoder, self._trace = decoder, trace
         self._loop, self._batch_size = decoder.loop, batch_size
         self._groups = ways(decoder.target.partitioning, "batch")
-        self._tag = 0  # Of the next row.
-        self._going: dict[int, _Row] = {}  # Rows that were started and have not ended, by tag.
+        self._started = 0  # Rows so far.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
         """Yields each batch with its result."""
-        queue = _Queue(batches)
+        queue = _Rows(batches)
         while queue.sizes() is not None:
             yield from self._until_smaller(queue)
 
-    def _until_smaller(self, queue: _Queue) -> Iterator[tuple[Batch, R]]:
+    def _until_smaller(self, queue: _Rows) -> Iterator[tuple[Batch, R]]:
         """Decodes for as long as rows follow whose inputs and prefixes are of no smaller size."""
         size, capacity = self._batch_size, self._decoder.first_bucket
         waiting, sizes = self._next(queue)
@@ -117,8 +115,8 @@ class Refilled(Generic[R]):
             state, found = found.state, to_host(dataclasses.replace(found, state=None))
             tags, finished = np.array(found.tags), found.status.finished
             self.blocks += int(found.blocks)
-            self._keep(found.left, np.asarray(found.replaced))
-            self._keep(found.result, np.where(finished, tags, -1))
+            queue.keep(found.left, np.asarray(found.replaced))
+            queue.keep(found.result, np.where(finished, tags, -1))
             tags[finished] = -1
             yield from queue.done()
             waiting = dataclasses.replace(waiting, taken=found.taken)
@@ -135,7 +133,7 @@ class Refilled(Generic[R]):
                     self._loop, params, state, *given, output_bucket=capacity, trace=self._trace
                 )
 
-    def _next(self, queue: _Queue) -> tuple[loops.RefillQueue[Any], Sizes]:
+    def _next(self, queue: _Rows) -> tuple[loops.RefillQueue[Any], Sizes]:
         """The next rows, started."""
         sizes = queue.sizes()
         assert sizes
@@ -143,18 +141,17 @@ class Refilled(Generic[R]):
         each = self._batch_size // self._groups
         # As many in each group, but for the last ones.
         indices = np.arange(self._batch_size).reshape(each, self._groups).T.reshape(-1)
-        tags = np.where(indices < len(rows), self._tag + indices, -1).astype(np.int32)
+        tags = np.where(indices < len(rows), self._started + indices, -1).astype(np.int32)
         count = np.sum(tags.reshape(self._groups, each) >= 0, axis=1, dtype=np.int32)
         places = [rows[index] if index < len(rows) else None for index in indices]
-        self._going.update(enumerate(rows, self._tag))
-        self._tag += len(rows)
+        self._started += len(rows)
         state = loops.start(
             self._loop, *self._arguments(places, sizes), trace=self._trace,
             output_bucket=self._decoder.first_bucket,
         )  # fmt: skip
         return loops.RefillQueue(state, tags, count, np.zeros_like(count)), sizes
 
-    def _arguments(self, rows: Sequence[_Row | None], sizes: Sizes) -> tuple:
+    def _arguments(self, rows: Sequence[tuple[Batch, int] | None], sizes: Sizes) -> tuple:
         """Arguments that start some rows, filled up with rows that have ended."""
         count = self._batch_size
         inputs, prefix = (np.zeros((count, size), np.int32) for size in sizes)
@@ -162,29 +159,22 @@ class Refilled(Generic[R]):
         row_ids = np.full(count, -1, np.int32)
         for index, row in enumerate(rows):
             if row is not None:
-                opened, place = row
-                row_ids[index] = opened.batch.row_ids[place]
+                batch, place = row
+                row_ids[index] = batch.row_ids[place]
                 for name, array in vars(prompt).items():
-                    array[index] = getattr(opened.batch.prompt, name)[place]
+                    array[index] = getattr(batch.prompt, name)[place]
         return self._decoder.arguments(Batch(prompt, row_ids))
 
-    def _keep(self, results: R, tags: np.ndarray) -> None:
-        """Keeps the results of the rows with these tags; -1 for none."""
-        for index in np.flatnonzero(tags >= 0):
-            opened, place = self._going.pop(int(tags[index]))
-            opened.results[place] = jax.tree.map(lambda leaf, i=index: leaf[i].copy(), results)
-            opened.missing -= 1
 
-
-def _stacked(results: Sequence[Any]) -> Any:
-    """Rows as a batch; zeros fill up shorter rows, and rows without a result."""
-    known = [index for index, result in enumerate(results) if result is not None]
+def _stacked(batch: Batch, results: Sequence[Any]) -> Any:
+    """Rows as a batch; zeros fill up shorter rows, and the batch."""
+    rows = np.flatnonzero(batch.row_ids >= 0)
 
     def joined(*leaves):
         shape = tuple(max(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True))
-        whole = np.zeros((len(results), *shape), leaves[0].dtype)
-        for index, leaf in zip(known, leaves, strict=True):
-            whole[(index, *map(slice, leaf.shape))] = leaf
+        whole = np.zeros((len(batch.row_ids), *shape), leaves[0].dtype)
+        for row, leaf in zip(rows, leaves, strict=True):
+            whole[(row, *map(slice, leaf.shape))] = leaf
         return whole
 
-    return jax.tree.map(joined, *(results[index] for index in known))
+    return jax.tree.map(joined, *results)

@@ -11,7 +11,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from specdec.core.randomness import row_keys
 from specdec.core.residuals import guess_counts, one_of, take_position, write_at
@@ -63,8 +63,7 @@ def initial_state(
         last_token=start.last_token,
         finished=(row_ids < 0) | (limit <= 0),
         block=zeros,
-        nan=jnp.zeros((batch,), jnp.int32),
-        stuck=jnp.zeros((batch,), bool) if rules else None,
+        failed=zeros,
         stop=stop,
         stopped=None if stop is None else jnp.zeros((batch,), bool),
         limit=limit,
@@ -161,8 +160,8 @@ def count_block(stats: Stats, verdict: Verdict, dropped: Int[Array, " b"], draft
 
 def advance(
     state: DecodeState, verdict: Verdict, *, cache: Cache, drafter_state: DrafterState,
-    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, nan: Int[Array, " b"],
-    stuck: Bool[Array, " b"] | None, eos_ids: tuple[int, ...],
+    stats: Stats, rules: RuleStates, log_probs: LogProbs | None, failed: Int[Array, " b"],
+    eos_ids: tuple[int, ...],
     stop: tuple[Int[Array, "b d1"], Bool[Array, "b d1"]] | None = None,
 ) -> DecodeState:  # fmt: skip
     """Takes in a cut verdict: writes its tokens and ends rows that emitted EOS or met the limit.
@@ -170,8 +169,7 @@ def advance(
     Args:
       rules: the states behind what was emitted.
       log_probs: of the verdict's tokens; None unless they are kept.
-      nan: [B] see :class:`DecodeState`; where it is not 0, rows end too.
-      stuck: [B] rows for which rules left no token, and so do these.
+      failed: [B] see :class:`DecodeState`; where it is not 0, rows end too.
       stop: the states behind each of the verdict's tokens of what ends rows beside EOS, and whether
         the token ends its row; None without any.
     """
@@ -188,13 +186,11 @@ def advance(
         stop_state = jnp.where(active, behind, state.stop)
         stopped = stopped | (active & ends)
     num_tokens = state.num_tokens + emitted
-    nan = jnp.where(active, nan, 0)
-    failed = nan > 0
-    if stuck is not None:
-        assert state.stuck is not None
-        failed, stuck = failed | stuck, state.stuck | stuck
+    failed = jnp.where(active, failed, 0)
     finished = state.finished | (active & one_of(newest, eos_ids)) | (num_tokens >= state.limit)
-    finished |= failed if stopped is None else failed | stopped
+    finished |= failed > 0
+    if stopped is not None:
+        finished |= stopped
     return dataclasses.replace(
         state,
         # Finished rows write nothing: their garbage would fall on the end of their own output.
@@ -202,8 +198,7 @@ def advance(
         num_tokens=num_tokens,
         last_token=jnp.where(active, newest, state.last_token),
         finished=finished,
-        nan=jnp.maximum(state.nan, nan),
-        stuck=stuck,
+        failed=jnp.maximum(state.failed, failed),
         stop=stop_state,
         stopped=stopped,
         rules=rules,
@@ -228,21 +223,22 @@ def record(state: DecodeState, info: BlockInfo) -> DecodeState:
 
 def result(state: DecodeState, size: int, pad_id: int) -> DecodeResult:
     """Results of the rows, [B, size], padded after their end."""
-    tokens = state.tokens[:, :size]
-    tokens = jnp.pad(tokens, ((0, 0), (0, size - tokens.shape[1])))
-    inside = jnp.arange(size) < state.num_tokens[:, None]
+    count = state.num_tokens
     return DecodeResult(
-        jnp.where(inside, tokens, pad_id), state.num_tokens, state.nan, state.stuck, state.stopped,
-        jax.tree.map(lambda leaf: _inside(leaf, state.num_tokens, size), state.log_probs),
+        until_end(state.tokens, count, size, pad_id), count, state.failed, state.stopped,
+        jax.tree.map(lambda leaf: until_end(leaf, count, size), state.log_probs),
         state.stats, state.trace,
     )  # fmt: skip
 
 
-def _inside(values: Array, num_tokens: Int[Array, " b"], size: int) -> Array:
-    """[B, size, ...], 0 behind the end."""
-    values = values[:, :size]
-    padding = [(0, size - values.shape[1]) if axis == 1 else (0, 0) for axis in range(values.ndim)]
-    inside = jnp.arange(size) < num_tokens[:, None]
-    return jnp.where(
-        inside.reshape(*inside.shape, *[1] * (values.ndim - 2)), jnp.pad(values, padding), 0
-    )
+def until_end(
+    values: Shaped[Array, "*b l ..."], num_tokens: Int[Array, "*b"], size: int, fill: int = 0
+) -> Shaped[Array, "*b size ..."]:
+    """Values of ``size`` tokens, ``fill`` behind the end."""
+    axis = num_tokens.ndim
+    values = jax.lax.slice_in_dim(values, 0, min(size, values.shape[axis]), axis=axis)
+    padding = [(0, 0)] * values.ndim
+    padding[axis] = (0, size - values.shape[axis])
+    inside = jnp.arange(size) < num_tokens[..., None]
+    inside = inside.reshape(*inside.shape, *[1] * (values.ndim - axis - 1))
+    return jnp.where(inside, jnp.pad(values, padding), fill)

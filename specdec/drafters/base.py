@@ -7,20 +7,16 @@ from collections.abc import Callable
 from typing import Literal, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from specdec.core.arguments import whole
 from specdec.core.pytrees import pytree
-from specdec.core.topology import CHAIN, MOST_NODES, AnyTopology, Order, Topology
+from specdec.core.topology import MOST_NODES, AnyTopology, Topology
 from specdec.drafters.ngram_tables import NgramTables
-from specdec.drafters.shape import Tree
+from specdec.drafters.shape import Shape
 from specdec.models.base import LoadedModel
 from specdec.types import (
-    Cache,
-    Distribution,
     Draft,
     DrafterState,
-    Encoded,
     Params,
     Prompt,
     RandomSource,
@@ -84,22 +80,19 @@ class DraftParams:
 class OpenDraft:
     """A draft that was loaded for a target."""
 
-    # (gamma, stop_below) -> a drafter of ``gamma`` guesses a block. Raises ValueError for a gamma
-    # out of range, or where it cannot stop early.
-    make: Callable[[int, float], Drafter]
+    # (shape, catch_up) -> a drafter of that shape. ``catch_up``: tokens that a block may emit
+    # behind the accepted guesses of its own. Raises ValueError for a shape that it cannot grow.
+    make: Callable[[Shape, int], Drafter]
     # How guesses are drawn -> that drafter's parameters. Raises ValueError where it cannot draw
     # them so.
     params: Callable[[SamplingConfig], Params]
     weights: Params = ()  # Loaded parameters; () for a draft without any.
     model: LoadedModel | None = None  # The draft model, if it is one.
-    # (tree, catch_up) -> a drafter of that tree; None for a draft of chains only. ``catch_up``:
-    # tokens that a block may emit behind the guesses of its own that were accepted. Raises
-    # ValueError for a tree that it cannot grow.
-    make_tree: Callable[[Tree, int], Drafter] | None = None
     most_guesses: int = MOST_NODES  # Guesses in a row that it can make.
     chain: bool = True  # Whether it makes chains by gamma, too; else trees only.
-    # Which trees it grows: chains side by side, any of a fixed shape, or best-first ones as well.
-    trees: TreeShapes = "fixed"
+    # Which trees it grows: chains side by side, any of a fixed shape, or best-first ones as well;
+    # None for a draft of chains only.
+    trees: TreeShapes | None = "fixed"
     independent: bool = True  # Whether its siblings can be drawn with replacement.
 
 
@@ -144,111 +137,6 @@ def prefix_states(target: Start) -> Float[Array, "b p d"]:
     return jnp.pad(target.states.astype(jnp.float32), ((0, 0), (1, 0), (0, 0)))
 
 
-class OffsetHeads(Protocol):
-    """K heads for a target of hidden width D, with logits over V tokens of it."""
-
-    @property
-    def count(self) -> int:
-        """K, the most guesses in a row."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """D."""
-        ...
-
-    def logits(self, params: Params, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
-        """float32 logits of each head.
-
-        Args:
-          hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
-            for what follows that token.
-        """
-        ...
-
-    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
-        ...
-
-
-class StateDraft(Protocol):
-    """An autoregressive draft on a target's hidden states, of width D.
-
-    Of each token it is given the state from which that was drawn: the target's own, or where that
-    has not been there yet, what it made itself of the token before.
-    """
-
-    @property
-    def width(self) -> int:
-        """D."""
-        ...
-
-    def start(
-        self, params: Params, batch: int, max_len: int, given: Encoded
-    ) -> tuple[Encoded, Cache]:
-        """The draft's view of the inputs, and an empty cache for ``max_len`` tokens.
-
-        Args:
-          given: the target's encoding of the inputs.
-        """
-        ...
-
-    def extend(
-        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b t"],
-        states: Float[Array, "b t d"], topology: Order = CHAIN, *, after: int = 0,
-    ) -> tuple[Float[Array, "b t d"], Cache]:  # fmt: skip
-        """:meth:`specdec.models.base.Model.extend` of tokens with their states; returns states."""
-        ...
-
-    def logits(self, params: Params, hidden: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """As :meth:`specdec.models.base.Model.logits`."""
-        ...
-
-    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
-        ...
-
-    def commit(self, cache: Cache, path: None, count: Int[Array, " b"]) -> Cache:
-        """Keeps the first ``count[b]`` tokens just given; a negative count forgets tokens."""
-        ...
-
-
-class LookAhead(Protocol):
-    """A target with L embeddings to stand behind a text, of hidden width D."""
-
-    @property
-    def count(self) -> int:
-        """L, how many tokens they guess."""
-        ...
-
-    def start(self, params: Params, prompt: Prompt, max_len: int, encoded: Encoded) -> Cache:
-        """A cache with the prefix but for its last token, and capacity for ``max_len`` more."""
-        ...
-
-    def extend(
-        self, params: Params, encoded: Encoded, cache: Cache, tokens: Int[Array, "b p"],
-        count: Int[Array, " b"],
-    ) -> tuple[Float[Array, "b l1 d"], Cache]:  # fmt: skip
-        """Feeds ``count[b]`` of row b's tokens, behind them the embeddings.
-
-        Returns:
-          the states of the last token and of each embedding, and the cache.
-        """
-        ...
-
-    def logits(self, params: Params, hidden: Float[Array, "b l1 d"]) -> Float[Array, "b l1 v"]:
-        """As :meth:`specdec.models.base.Model.logits`."""
-        ...
-
-    def over_vocabulary(self, params: Params, distribution: Distribution) -> Distribution:
-        """As :meth:`specdec.models.base.Model.over_vocabulary`."""
-        ...
-
-    def commit(self, cache: Cache, path: None, count: Int[Array, " b"]) -> Cache:
-        """As :meth:`StateDraft.commit`."""
-        ...
-
-
 @runtime_checkable
 class DraftSpec(Protocol):
     """Description of a draft: small, printable, nothing loaded."""
@@ -258,40 +146,11 @@ class DraftSpec(Protocol):
         ...
 
 
-def chain(gamma: int) -> Topology:
-    """The chain of gamma guesses.
-
-    Raises:
-      ValueError: gamma is not in 1..MOST_NODES.
-    """
-    return Topology.chain(whole("gamma", gamma, 1, MOST_NODES))
-
-
 class ChainDrafter:
-    """Base of drafters by gamma: each guess follows the one before.
-
-    Raises:
-      ValueError: see :func:`chain`.
-    """
+    """Base of drafters by gamma: each guess follows the one before."""
 
     gamma: int  # Guesses a block.
 
-    def __post_init__(self):
-        chain(self.gamma)
-
     @property
     def topology(self) -> Topology:
-        return chain(self.gamma)
-
-
-def never_stopping(what: str, make: Callable[[int], Drafter]) -> Callable[[int, float], Drafter]:
-    """:attr:`OpenDraft.make` of drafters by gamma that cannot end a block's guesses early."""
-
-    def checked(gamma: int, stop_below: float) -> Drafter:
-        if stop_below:
-            raise ValueError(
-                f"{what} draft cannot stop early: stop_below must be 0 with it, got {stop_below}."
-            )
-        return make(gamma)
-
-    return checked
+        return Topology.chain(self.gamma)

@@ -13,28 +13,20 @@ from specdec.core.topology import TracedTopology
 from specdec.drafters.base import DraftParams
 from specdec.drafters.growing import likeliest
 from specdec.drafters.guessing import adjusted, known, likeliest_ids
-from specdec.drafters.model_tree import (
-    ModelTreeState,
-    feed_pending,
-    observe_tree,
-    start_tree,
-)
+from specdec.drafters.model_tree import ModelTreeState, TreeOfModel
 from specdec.models.base import Model
 from specdec.rules.base import advanced, taken
 from specdec.types import (
     Distribution,
     Draft,
     PointMass,
-    Prompt,
     RandomSource,
     RuleStates,
-    Start,
-    Verdict,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class BestFirstDrafter:
+class BestFirstDrafter(TreeOfModel):
     """The ``nodes`` likeliest guesses, a node's score being the draft's probability of its path.
 
     Level by level, the K likeliest nodes so far are fed, and K guesses follow each. Of all guesses
@@ -48,11 +40,11 @@ class BestFirstDrafter:
     distribution at temperature 1.
     """
 
-    model: Model  # The draft model.
+    model: Model
     nodes: int
     depth: int
     siblings: int
-    catch_up: int = 2  # See `ModelTreeDrafter`.
+    catch_up: int = 2
 
     @property
     def topology(self) -> TracedTopology:
@@ -61,14 +53,8 @@ class BestFirstDrafter:
         return TracedTopology(nowhere, self.depth, self.siblings)
 
     @property
-    def _num_fed(self) -> int:
-        return (self.depth - 1) * self.siblings
-
-    def init(
-        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
-    ) -> ModelTreeState:
-        capacity = max_len + self._num_fed + 1
-        return start_tree(self.model, params, prompt, capacity, self.nodes, self.catch_up, target)
+    def sizes(self) -> tuple[int, int]:
+        return self.nodes, (self.depth - 1) * self.siblings
 
     def propose(
         self, params: DraftParams, state: ModelTreeState, random: RandomSource, rules: RuleStates
@@ -76,7 +62,7 @@ class BestFirstDrafter:
         del random
         model, weights, k = self.model, params.weights, self.siblings
         batch = len(state.fed)
-        logits, cache = feed_pending(model, params, state)
+        logits, cache = self.feed_pending(params, state)
         nothing = jnp.zeros((batch, 0), jnp.int32)
         following = params.sampling.rules
         # Of the tokens whose children are the newest guesses.
@@ -138,9 +124,3 @@ class BestFirstDrafter:
         tokens = tokens.reshape(flat)
         tokens = likeliest_ids(model, params, tokens)
         return tokens, (score[..., None] + own).reshape(flat)
-
-    def observe(
-        self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]
-    ) -> ModelTreeState:
-        del states
-        return observe_tree(self.model, state, verdict)

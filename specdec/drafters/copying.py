@@ -12,8 +12,8 @@ from specdec.core.fields import Whole, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import Topology
-from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
-from specdec.drafters.shape import Tree, fixed_shape
+from specdec.drafters.base import OpenDraft, Opening
+from specdec.drafters.shape import Shape, fixed_shape
 from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
 
 # Most tokens compared: each is an operation of its own in the program.
@@ -161,13 +161,8 @@ class Copying:
                 "vocabulary than its outputs: choose another draft."
             )
 
-        def make_tree(tree: Tree, catch_up: int) -> CopyingDrafter:
-            return CopyingDrafter(fixed_shape(tree, "copying"), self.max_match, catch_up)
+        def make(shape: Shape, catch_up: int) -> CopyingDrafter:
+            return CopyingDrafter(fixed_shape(shape, "copying"), self.max_match, catch_up)
 
-        make = never_stopping(
-            "A copying", lambda gamma: CopyingDrafter(chain(gamma), self.max_match)
-        )
         # Copied tokens are not drawn.
-        return OpenDraft(
-            make, lambda sampling: (), make_tree=make_tree, trees="chains", independent=False
-        )
+        return OpenDraft(make, lambda sampling: (), trees="chains", independent=False)

@@ -13,8 +13,10 @@ from specdec.core.randomness import draw_from
 from specdec.core.reductions import sum_last
 from specdec.core.standardize import argmax
 from specdec.core.topology import Topology
+from specdec.drafters.base import DraftParams
+from specdec.drafters.guessing import AnyDraft, adjusted, known, likeliest_ids, weights_of
 from specdec.rules.base import Rules, advanced, at
-from specdec.types import RuleStates
+from specdec.types import Draft, Purpose, RandomSource, RuleStates
 
 # Guesses after each distribution.
 Counts = Sequence[int] | np.ndarray
@@ -22,6 +24,39 @@ Counts = Sequence[int] | np.ndarray
 # follows each of these nodes, as probabilities, or where the likeliest tokens are wanted as
 # anything in their order. [-1] is the token before the tree.
 LawsAfter = Callable[[Int[np.ndarray, " m"], Int[Array, "b n"], RuleStates], Float[Array, "b m v"]]
+# (nodes, their token ids) -> [B, len(nodes), V], a model's logits after each; or [B, 1, V] where
+# they are the same. The token before the tree is [-1], without an id.
+LogitsAfter = Callable[[Int[np.ndarray, " m"], Int[Array, "b m"] | None], Float[Array, "b m v"]]
+
+
+def grow_draft(
+    model: AnyDraft, params: DraftParams, tree: Topology, batch: int, logits_after: LogitsAfter,
+    random: RandomSource, rules: RuleStates, *, independent: bool,
+) -> Draft:  # fmt: skip
+    """A tree of guesses by a model's logits, which are asked for once a level.
+
+    Args:
+      rules: states of the target's rules before the tree.
+      independent: whether siblings are drawn with replacement.
+    """
+    greedy, followed = params.sampling.greedy, params.sampling.rules
+    uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+
+    def ids(tokens):
+        """Ids of likeliest tokens; the model may generate only some of all tokens."""
+        return likeliest_ids(model, params, tokens) if greedy else tokens
+
+    def distributions_after(nodes, tokens, states):
+        logits = logits_after(nodes, None if nodes[0] < 0 else ids(tokens[:, nodes]))
+        if followed:  # They tell nodes of the same logits apart.
+            logits = jnp.broadcast_to(logits, (batch, len(nodes), logits.shape[-1]))
+        found = weights_of(model, params, adjusted(model, params, logits, states))
+        return jnp.broadcast_to(found, (batch, len(nodes), found.shape[-1]))
+
+    tokens, probs = grow(
+        tree, batch, distributions_after, uniforms, independent, followed, known(params, rules)
+    )
+    return Draft(ids(tokens), probs, tree, independent=independent and not greedy)
 
 
 def grow(

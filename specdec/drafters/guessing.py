@@ -7,13 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.standardize import standardize
-from specdec.drafters.base import DraftParams, LookAhead, OffsetHeads, StateDraft
+from specdec.drafters.base import DraftParams
 from specdec.models.base import Model
+from specdec.models.eagle.model import EagleModel
+from specdec.models.heads.model import TargetHeads
+from specdec.models.look_ahead.model import LookAheadModel
 from specdec.rules import base as rules
 from specdec.types import Distribution, Params, PointMass, RuleStates
 
 Logits = Float[Array, "b m n"]
-AnyDraft = Model | OffsetHeads | StateDraft | LookAhead
+AnyDraft = Model | TargetHeads | EagleModel | LookAheadModel
 
 
 def ids_of(model: AnyDraft, weights: Params, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:

@@ -6,32 +6,21 @@ import dataclasses
 import os
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from specdec.core.fields import PathName, checked
-from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
 from specdec.core.topology import Topology
-from specdec.drafters.base import (
-    Drafter,
-    DraftParams,
-    LookAhead,
-    OffsetHeads,
-    OpenDraft,
-    Opening,
-    chain,
-    never_stopping,
-    prefix_states,
-)
-from specdec.drafters.growing import grow
-from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
-from specdec.drafters.shape import Tree, fixed_shape
-from specdec.types import Draft, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
+from specdec.drafters.base import Drafter, DraftParams, OpenDraft, Opening, prefix_states
+from specdec.drafters.growing import grow_draft
+from specdec.drafters.shape import Shape, fixed_shape
+from specdec.models.heads.model import TargetHeads
+from specdec.models.look_ahead.model import LookAheadModel
+from specdec.types import Draft, Prompt, RandomSource, RuleStates, Start, Verdict
 
 
 def grow_from_levels(
-    model: OffsetHeads | LookAhead, params: DraftParams, tree: Topology,
+    model: TargetHeads | LookAheadModel, params: DraftParams, tree: Topology,
     logits: Float[Array, "b d v"], random: RandomSource, rules: RuleStates, *, independent: bool,
 ) -> Draft:  # fmt: skip
     """A draft all of whose nodes of one level are guessed from the same logits, level by level.
@@ -40,34 +29,15 @@ def grow_from_levels(
       rules: states of the rules, behind which the logits of a level differ.
       independent: whether siblings are drawn with replacement.
     """
-    greedy, rules = params.sampling.greedy, known(params, rules)
-    # Without rules a level has one distribution.
-    shared = logits if rules else weights_of(model, params, logits)
     depths = tree.depths()
 
-    def distributions_after(nodes, tokens, states):
-        del tokens
-        level = 0 if nodes[0] < 0 else int(depths[nodes[0]]) + 1
-        found = jnp.repeat(shared[:, level : level + 1], len(np.atleast_1d(nodes)), axis=1)
-        if not rules:
-            return found
-        return weights_of(model, params, adjusted(model, params, found, states))
+    def logits_after(nodes, guesses):
+        level = 0 if guesses is None else int(depths[nodes[0]]) + 1
+        return logits[:, level : level + 1]
 
-    uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
-    tokens, probs = grow(
-        tree, len(logits), distributions_after, uniforms, independent, params.sampling.rules, rules
+    return grow_draft(
+        model, params, tree, len(logits), logits_after, random, rules, independent=independent
     )
-    if greedy:
-        tokens = likeliest_ids(model, params, tokens)
-    return Draft(tokens, probs, tree, independent=independent and not greedy)
-
-
-@pytree
-class OffsetHeadsState:
-    """The heads' drafter between blocks."""
-
-    # The target's where the newest token was drawn; zeros if that is a row's first token.
-    hidden: Float[Array, "b d"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +56,7 @@ class OffsetHeadsDrafter:
       ValueError: the topology is deeper than there are heads.
     """
 
-    heads: OffsetHeads
+    heads: TargetHeads
     topology: Topology
     independent: bool = False  # Whether siblings are drawn with replacement.
 
@@ -99,26 +69,27 @@ class OffsetHeadsDrafter:
 
     def init(
         self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
-    ) -> OffsetHeadsState:
+    ) -> Float[Array, "b d"]:
+        """The target's hidden state where the newest token was drawn; 0 of a row's first token."""
         del params, max_len
-        last = jnp.asarray(prompt.prefix_lengths - 1)
-        return OffsetHeadsState(take_position(prefix_states(target), last))
+        return take_position(prefix_states(target), jnp.asarray(prompt.prefix_lengths - 1))
 
     def propose(
-        self, params: DraftParams, state: OffsetHeadsState, random: RandomSource, rules: RuleStates
-    ) -> tuple[Draft, OffsetHeadsState]:
-        scores = self.heads.logits(params.weights, state.hidden)[:, : self.topology.depth]
+        self, params: DraftParams, state: Float[Array, "b d"], random: RandomSource,
+        rules: RuleStates,
+    ) -> tuple[Draft, Float[Array, "b d"]]:  # fmt: skip
+        scores = self.heads.logits(params.weights, state)[:, : self.topology.depth]
         draft = grow_from_levels(
             self.heads, params, self.topology, scores, random, rules, independent=self.independent
         )
         return draft, state
 
     def observe(
-        self, state: OffsetHeadsState, verdict: Verdict, states: Float[Array, "b d1 w"]
-    ) -> OffsetHeadsState:
+        self, state: Float[Array, "b d"], verdict: Verdict, states: Float[Array, "b d1 w"]
+    ) -> Float[Array, "b d"]:
         newest = take_position(states, jnp.maximum(verdict.num_emitted - 1, 0))
         active = (verdict.num_emitted > 0)[:, None]
-        return OffsetHeadsState(jnp.where(active, newest.astype(jnp.float32), state.hidden))
+        return jnp.where(active, newest.astype(jnp.float32), state)
 
 
 @checked(named=True)
@@ -135,14 +106,13 @@ class Heads:
         return os.fspath(self.path)
 
     def open(self, opening: Opening) -> OpenDraft:
-        make, weights, most = opening.heads(str(self))
+        drafter_of, weights, most = opening.heads(str(self))
 
-        def make_tree(tree: Tree, catch_up: int) -> Drafter:
+        def make(shape: Shape, catch_up: int) -> Drafter:
             del catch_up  # They keep a block's emitted tokens alone, no more than a tree's levels.
-            return make(fixed_shape(tree, "heads"), tree.independent)
+            return drafter_of(fixed_shape(shape, "heads"), shape.independent)
 
         return OpenDraft(
-            never_stopping("A head's", lambda gamma: make(chain(gamma), False)),
-            lambda sampling: DraftParams(weights, sampling.traced()), weights, make_tree=make_tree,
+            make, lambda sampling: DraftParams(weights, sampling.traced()), weights,
             most_guesses=most,
         )  # fmt: skip

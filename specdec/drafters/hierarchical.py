@@ -16,14 +16,7 @@ from specdec.core.residuals import write_at
 from specdec.core.topology import MOST_NODES
 from specdec.decoding.engine import Engine, EngineParams, Scored
 from specdec.decoding.state import initial_state
-from specdec.drafters.base import (
-    ChainDrafter,
-    Drafter,
-    DraftParams,
-    OpenDraft,
-    Opening,
-    never_stopping,
-)
+from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, OpenDraft, Opening
 from specdec.drafters.copying import Copying
 from specdec.drafters.guessing import known
 from specdec.drafters.model import Checkpoint, draft_spec
@@ -31,6 +24,7 @@ from specdec.drafters.ngram import Ngram
 from specdec.drafters.pending import Pending, newest_of
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.random import Random
+from specdec.drafters.shape import Chain, Shape, fixed_shape
 from specdec.models.base import Model
 from specdec.types import (
     DecodeState,
@@ -229,11 +223,13 @@ class Hierarchical:
         loaded, inner = draft.open(opening).model, self.inner.open(opening)
         assert loaded
 
-        def make(gamma: int) -> HierarchicalDrafter:
-            return HierarchicalDrafter(loaded.model, inner.make(self.gamma, 0.0), gamma)
+        def make(shape: Shape, catch_up: int) -> HierarchicalDrafter:
+            topology = fixed_shape(shape, "a draft of the draft")
+            guesses = inner.make(Chain(self.gamma), catch_up)
+            return HierarchicalDrafter(loaded.model, guesses, topology.depth)
 
         def params(sampling: SamplingConfig) -> tuple[DraftParams, Params]:
             return DraftParams(loaded.params, sampling.traced()), inner.params(sampling)
 
         weights = (loaded.params, inner.weights)
-        return OpenDraft(never_stopping("A hierarchical", make), params, weights, loaded)
+        return OpenDraft(make, params, weights, loaded, trees=None)

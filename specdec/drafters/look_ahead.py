@@ -7,21 +7,12 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.core.pytrees import pytree
 from specdec.core.topology import Topology
-from specdec.drafters.base import DraftParams, LookAhead
+from specdec.drafters.base import DraftParams
 from specdec.drafters.heads import grow_from_levels
-from specdec.drafters.pending import Pending
-from specdec.types import Cache, Draft, Encoded, Prompt, RandomSource, RuleStates, Start, Verdict
-
-
-@pytree
-class LookAheadState:
-    """The look-ahead drafter between blocks."""
-
-    encoded: Encoded  # The target's encoding of the inputs.
-    cache: Cache  # The draft's own; holds every emitted token but the pending ones.
-    pending: Pending  # All that the last block emitted.
+from specdec.drafters.pending import Pending, PendingState
+from specdec.models.look_ahead.model import LookAheadModel
+from specdec.types import Draft, Prompt, RandomSource, RuleStates, Start, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +31,7 @@ class LookAheadDrafter:
       ValueError: the topology is deeper than the embeddings and one more.
     """
 
-    model: LookAhead
+    model: LookAheadModel
     topology: Topology
     independent: bool = False  # Whether siblings are drawn with replacement.
 
@@ -54,17 +45,17 @@ class LookAheadDrafter:
 
     def init(
         self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
-    ) -> LookAheadState:
+    ) -> PendingState:
         capacity = self.topology.depth + 1
         most = max_len + capacity + self.model.count
-        return LookAheadState(
+        return PendingState(
             target.encoded, self.model.start(params.weights, prompt, most, target.encoded),
             Pending.of(jnp.asarray(prompt.last_token), capacity),
         )  # fmt: skip
 
     def propose(
-        self, params: DraftParams, state: LookAheadState, random: RandomSource, rules: RuleStates
-    ) -> tuple[Draft, LookAheadState]:
+        self, params: DraftParams, state: PendingState, random: RandomSource, rules: RuleStates
+    ) -> tuple[Draft, PendingState]:
         pending = state.pending
         hidden, cache = self.model.extend(
             params.weights, state.encoded, state.cache, pending.tokens, pending.count
@@ -78,9 +69,7 @@ class LookAheadDrafter:
         return draft, dataclasses.replace(state, cache=cache)
 
     def observe(
-        self, state: LookAheadState, verdict: Verdict, states: Float[Array, "b d1 w"]
-    ) -> LookAheadState:
+        self, state: PendingState, verdict: Verdict, states: Float[Array, "b d1 w"]
+    ) -> PendingState:
         del states
-        pending, forgotten = state.pending.observe(verdict, jnp.zeros_like(verdict.num_emitted))
-        cache = self.model.commit(state.cache, None, -forgotten)
-        return LookAheadState(state.encoded, cache, pending)
+        return state.observe(verdict, None, self.model.commit)

@@ -15,7 +15,7 @@ from specdec.core.residuals import take_position
 from specdec.core.topology import MOST_NODES, AnyTopology, Topology, TracedTopology
 from specdec.drafters.base import Drafter, DraftSpec, OpenDraft, Opening, TreeShapes
 from specdec.drafters.model import draft_spec
-from specdec.drafters.shape import Tree
+from specdec.drafters.shape import Chain, Shape
 from specdec.types import (
     Draft,
     DrafterState,
@@ -172,27 +172,26 @@ class Merged:
 
     def open(self, opening: Opening) -> OpenDraft:
         opened = [draft_spec("draft", each).open(opening) for each in self.drafts]
-        makers = []
+        shapes: list[TreeShapes] = []
         for spec, each in zip(self.drafts, opened, strict=True):
-            if each.make_tree is None:
+            if each.trees is None:
                 raise ValueError(f"{spec} drafts chains only; it cannot be a part of {self}.")
-            makers.append(each.make_tree)
+            shapes.append(each.trees)
         vocab_size = opening.target.model.vocab_size
 
-        def no_chain(gamma: int, stop_below: float) -> Drafter:
-            raise ValueError(
-                f"{self} is a tree: give tree=(1, 1, 1) for a chain of three from each draft, "
-                "instead of gamma."
-            )
-
-        def make_tree(tree: Tree, catch_up: int) -> Drafter:
+        def make(shape: Shape, catch_up: int) -> Drafter:
             del catch_up
-            if len(makers) * tree.size > MOST_NODES:
+            if isinstance(shape, Chain):
                 raise ValueError(
-                    f"A tree has at most {MOST_NODES} nodes; {len(makers)} drafts with a {tree} "
-                    f"each have {len(makers) * tree.size}."
+                    f"{self} is a tree: give tree=(1, 1, 1) for a chain of three from each draft, "
+                    "instead of gamma."
                 )
-            every = tuple(make(tree, tree.levels + 1) for make in makers)
+            if len(opened) * shape.size > MOST_NODES:
+                raise ValueError(
+                    f"A tree has at most {MOST_NODES} nodes; {len(opened)} drafts with a {shape} "
+                    f"each have {len(opened) * shape.size}."
+                )
+            every = tuple(each.make(shape, shape.levels + 1) for each in opened)
             return MergedDrafter(every, vocab_size)
 
         def params(sampling: SamplingConfig) -> tuple[Params, ...]:
@@ -201,9 +200,7 @@ class Merged:
         model = next((each.model for each in opened if each.model is not None), None)
         weights = tuple(each.weights for each in opened)
         most = min(each.most_guesses for each in opened)
-        shapes = get_args(TreeShapes)
-        least = min(opened, key=lambda each: shapes.index(each.trees))
+        fewest = min(shapes, key=get_args(TreeShapes).index)
         return OpenDraft(
-            no_chain, params, weights, model, make_tree, most, chain=False, trees=least.trees,
-            independent=False,
-        )  # fmt: skip
+            make, params, weights, model, most, chain=False, trees=fewest, independent=False
+        )

@@ -21,7 +21,7 @@ from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.guessing import adjusted, distribution_of, known
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.pending import Pending
-from specdec.drafters.shape import Tree
+from specdec.drafters.shape import Chain, Shape
 from specdec.models.base import LoadedModel, Model
 from specdec.rules.base import advanced
 from specdec.types import (
@@ -213,16 +213,15 @@ def draft_spec(name: str, given: Any) -> DraftSpec:
 def model_draft(loaded: LoadedModel) -> OpenDraft:
     """A draft model that was loaded."""
 
-    def make_tree(tree: Tree, catch_up: int) -> Drafter:
+    def make(shape: Shape, catch_up: int) -> Drafter:
         model = loaded.model
-        if tree.topology is None:
-            return BestFirstDrafter(
-                model, tree.size, tree.levels, tree.most_siblings, catch_up=catch_up
-            )
-        return ModelTreeDrafter(model, tree.topology, tree.independent, catch_up)
+        if isinstance(shape, Chain):
+            return ModelDrafter(model, shape.gamma, shape.stop_below)
+        if shape.topology is None:
+            return BestFirstDrafter(model, shape.size, shape.levels, shape.most_siblings, catch_up)
+        return ModelTreeDrafter(model, shape.topology, shape.independent, catch_up)
 
     return OpenDraft(
-        lambda gamma, stop_below: ModelDrafter(loaded.model, gamma, stop_below),
-        lambda sampling: DraftParams(loaded.params, sampling.traced()), loaded.params, loaded,
-        make_tree, trees="best-first",
+        make, lambda sampling: DraftParams(loaded.params, sampling.traced()), loaded.params, loaded,
+        trees="best-first",
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 import jax.numpy as jnp
@@ -11,8 +12,7 @@ from jaxtyping import Array, Float, Int
 from specdec.core.pytrees import pytree
 from specdec.core.topology import Topology
 from specdec.drafters.base import DraftParams
-from specdec.drafters.growing import grow
-from specdec.drafters.guessing import adjusted, known, likeliest_ids, weights_of
+from specdec.drafters.growing import grow_draft
 from specdec.drafters.pending import Pending
 from specdec.models.base import Model
 from specdec.types import (
@@ -20,7 +20,6 @@ from specdec.types import (
     Draft,
     Encoded,
     Prompt,
-    Purpose,
     RandomSource,
     RuleStates,
     Start,
@@ -39,32 +38,6 @@ class ModelTreeState:
     fed: Int[Array, "b n"]  # Each guess's index among those that were fed in this block, or -1.
 
 
-def start_tree(
-    model: Model, params: DraftParams, prompt: Prompt, capacity: int, nodes: int, catch_up: int,
-    target: Start,
-) -> ModelTreeState:  # fmt: skip
-    """The state before the first block.
-
-    Args:
-      capacity: tokens that outputs may have, and nodes that are fed in a block.
-      nodes: N.
-      catch_up: P, tokens that the cache may lack after a block.
-    """
-    start = model.start(params.weights, prompt, capacity + catch_up, target.encoded)
-    pending = Pending.of(start.last_token, catch_up)
-    fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
-    return ModelTreeState(start.encoded, start.cache, pending, fed)
-
-
-def feed_pending(
-    model: Model, params: DraftParams, state: ModelTreeState
-) -> tuple[Float[Array, "b 1 v"], Cache]:
-    """Feeds tokens that the cache lacks: logits after the newest, and the cache with them all."""
-    fed = model.extend(params.weights, state.encoded, state.cache, state.pending.tokens)
-    newest, cache = state.pending.feed(fed, model.commit)
-    return model.logits(params.weights, newest), cache
-
-
 def fed_indices(tree: Topology) -> Int[np.ndarray, " n"]:
     """Each node's index among those with children, which alone are fed; or -1."""
     with_children = sorted({parent for parent in tree.parents if parent >= 0})
@@ -80,22 +53,58 @@ def inner_nodes(tree: Topology) -> Topology:
     return Topology(tuple(int(indices[parent]) if parent >= 0 else -1 for parent in kept))
 
 
-def observe_tree(model: Model, state: ModelTreeState, verdict: Verdict) -> ModelTreeState:
-    """Keeps the accepted guesses that were fed; tokens emitted behind them are pending.
+class TreeOfModel(abc.ABC):
+    """Base of draft models that grow a tree in each block."""
 
-    Of the accepted guesses only the last can be one that was not fed, for inner nodes are.
-    """
-    accepted = jnp.arange(verdict.path.shape[1] - 1) < verdict.num_accepted[:, None]
-    nodes = jnp.where(accepted, verdict.path[:, 1:] - 1, 0)
-    indices = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
-    kept = jnp.where(verdict.num_emitted > 0, jnp.sum(indices >= 0, axis=1), 0)
-    pending, forgotten = state.pending.observe(verdict, kept)
-    cache = model.commit(state.cache, indices, kept - forgotten)
-    return dataclasses.replace(state, cache=cache, pending=pending)
+    model: Model  # The draft model.
+    # P: tokens that the cache may lack after a block: the last guess, never fed, and the newest.
+    # Where other drafts guess too, all that a block emits.
+    catch_up: int
+
+    @property
+    @abc.abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Guesses of a block, and how many of them are fed."""
+
+    def init(
+        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
+    ) -> ModelTreeState:
+        """See :class:`specdec.drafters.base.Drafter`."""
+        nodes, num_fed = self.sizes
+        capacity = max_len + num_fed + 1 + self.catch_up
+        start = self.model.start(params.weights, prompt, capacity, target.encoded)
+        pending = Pending.of(start.last_token, self.catch_up)
+        fed = jnp.full((prompt.batch_size, nodes), -1, jnp.int32)
+        return ModelTreeState(start.encoded, start.cache, pending, fed)
+
+    def feed_pending(
+        self, params: DraftParams, state: ModelTreeState
+    ) -> tuple[Float[Array, "b 1 v"], Cache]:
+        """Feeds tokens that the cache lacks: logits after the newest, and the cache with all."""
+        model, pending = self.model, state.pending
+        fed = model.extend(params.weights, state.encoded, state.cache, pending.tokens)
+        newest, cache = pending.feed(fed, model.commit)
+        return model.logits(params.weights, newest), cache
+
+    def observe(
+        self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]
+    ) -> ModelTreeState:
+        """Keeps the accepted guesses that were fed; tokens emitted behind them are pending.
+
+        Of the accepted guesses only the last can be one that was not fed, for inner nodes are.
+        """
+        del states
+        accepted = jnp.arange(verdict.path.shape[1] - 1) < verdict.num_accepted[:, None]
+        nodes = jnp.where(accepted, verdict.path[:, 1:] - 1, 0)
+        indices = jnp.where(accepted, jnp.take_along_axis(state.fed, nodes, axis=1), -1)
+        kept = jnp.where(verdict.num_emitted > 0, jnp.sum(indices >= 0, axis=1), 0)
+        pending, forgotten = state.pending.observe(verdict, kept)
+        cache = self.model.commit(state.cache, indices, kept - forgotten)
+        return dataclasses.replace(state, cache=cache, pending=pending)
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelTreeDrafter:
+class ModelTreeDrafter(TreeOfModel):
     """Draws a tree of a fixed shape from a model, one call a level.
 
     The children of a node are drawn from the distribution after it: without replacement (q of a
@@ -107,57 +116,33 @@ class ModelTreeDrafter:
     "Recursive Speculative Decoding", for siblings without replacement.
     """
 
-    model: Model  # The draft model.
+    model: Model
     topology: Topology  # Nodes in the order of levels.
     independent: bool = False  # Whether siblings are drawn with replacement.
-    # P: tokens that the cache may lack after a block: the last guess, never fed, and the newest.
-    # Where other drafts guess too, all that a block emits.
     catch_up: int = 2
 
-    def init(
-        self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
-    ) -> ModelTreeState:
-        capacity = max_len + inner_nodes(self.topology).size + 1
-        return start_tree(
-            self.model, params, prompt, capacity, self.topology.size, self.catch_up, target
-        )
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.topology.size, inner_nodes(self.topology).size
 
     def propose(
         self, params: DraftParams, state: ModelTreeState, random: RandomSource, rules: RuleStates
     ) -> tuple[Draft, ModelTreeState]:
-        model, weights, tree = self.model, params.weights, self.topology
-        batch, greedy = len(state.fed), params.sampling.greedy
-        uniforms = None if greedy else random.uniforms(Purpose.PROPOSAL, tree.size)
+        model, weights, tree, batch = self.model, params.weights, self.topology, len(state.fed)
         inner, fed = inner_nodes(tree), fed_indices(tree)
-        caches = [state.cache]
+        logits, cache = self.feed_pending(params, state)
 
-        def ids(tokens):
-            """Ids of likeliest tokens; the model may generate only some of all tokens."""
-            return likeliest_ids(model, params, tokens) if greedy else tokens
+        def logits_after(nodes, guesses):
+            nonlocal cache
+            if guesses is None:
+                return logits
+            hidden, cache = model.extend(
+                weights, state.encoded, cache, guesses, inner, after=int(fed[nodes[0]])
+            )
+            return model.logits(weights, hidden)
 
-        def distributions_after(nodes, tokens, states):
-            if nodes[0] < 0:
-                logits, cache = feed_pending(model, params, state)
-            else:
-                hidden, cache = model.extend(
-                    weights, state.encoded, caches[-1], ids(tokens[:, nodes]), inner,
-                    after=int(fed[nodes[0]]),
-                )  # fmt: skip
-                logits = model.logits(weights, hidden)
-            caches.append(cache)
-            logits = adjusted(model, params, logits, states)
-            return weights_of(model, params, logits)
-
-        tokens, probs = grow(
-            tree, batch, distributions_after, uniforms, self.independent,
-            params.sampling.rules, known(params, rules),
-        )  # fmt: skip
-        draft = Draft(ids(tokens), probs, tree, independent=self.independent and not greedy)
+        draft = grow_draft(
+            model, params, tree, batch, logits_after, random, rules, independent=self.independent
+        )
         indices = jnp.broadcast_to(jnp.asarray(fed), (batch, tree.size))
-        return draft, dataclasses.replace(state, cache=caches[-1], fed=indices)
-
-    def observe(
-        self, state: ModelTreeState, verdict: Verdict, states: Float[Array, "b d1 w"]
-    ) -> ModelTreeState:
-        del states
-        return observe_tree(self.model, state, verdict)
+        return draft, dataclasses.replace(state, cache=cache, fed=indices)

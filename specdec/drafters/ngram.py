@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 from specdec.core.fields import Count, PathName, checked
 from specdec.core.topology import Topology
-from specdec.drafters.base import DraftParams, OpenDraft, Opening, chain, never_stopping
+from specdec.drafters.base import DraftParams, OpenDraft, Opening
 from specdec.drafters.growing import grow
 from specdec.drafters.ngram_tables import NgramTables, distribution, likeliest, of_order
-from specdec.drafters.shape import Tree, fixed_shape
+from specdec.drafters.shape import Shape, fixed_shape
 from specdec.types import (
     Draft,
     Prompt,
@@ -119,9 +119,9 @@ class Ngram:
                 )
             return DraftParams(tables, sampling.traced())
 
-        def make_tree(tree: Tree, catch_up: int) -> NgramDrafter:
+        def make(shape: Shape, catch_up: int) -> NgramDrafter:
             del catch_up
-            return NgramDrafter(fixed_shape(tree, "n-gram tables"), tables.order, tree.independent)
+            topology = fixed_shape(shape, "n-gram tables")
+            return NgramDrafter(topology, tables.order, shape.independent)
 
-        make = never_stopping("An n-gram", lambda gamma: NgramDrafter(chain(gamma), tables.order))
-        return OpenDraft(make, params, tables, make_tree=make_tree)
+        return OpenDraft(make, params, tables)

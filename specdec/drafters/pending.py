@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import take_position
-from specdec.types import Cache, Verdict
+from specdec.types import Cache, Encoded, Verdict
 
 # (cache, path, count) -> cache, as :meth:`specdec.models.base.Model.commit`.
 Commit = Callable[[Cache, None, Int[Array, " b"]], Cache]
@@ -79,6 +79,27 @@ class Pending:
             jnp.where(active, count, self.count), states,
         )  # fmt: skip
         return pending, jnp.where(active, 0, self.count)
+
+
+@pytree
+class PendingState:
+    """A draft between blocks, whose cache lacks all that the last block emitted."""
+
+    encoded: Encoded  # The draft's view of the inputs.
+    cache: Cache  # Holds every emitted token but the pending ones.
+    pending: Pending
+
+    def observe(
+        self, verdict: Verdict, states: Float[Array, "b d1 w"] | None, commit: Commit
+    ) -> PendingState:
+        """The state after a block; entries of its guesses are dead.
+
+        Args:
+          states: see :meth:`Pending.observe`.
+        """
+        none = jnp.zeros_like(verdict.num_emitted)
+        pending, forgotten = self.pending.observe(verdict, none, states)
+        return PendingState(self.encoded, commit(self.cache, None, -forgotten), pending)
 
 
 def newest_of(pending: Pending) -> Int[Array, " b"]:

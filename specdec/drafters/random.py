@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specdec.core.topology import AnyTopology
-from specdec.drafters.base import OpenDraft, Opening, chain, never_stopping
-from specdec.drafters.shape import Tree, fixed_shape
+from specdec.drafters.base import OpenDraft, Opening
+from specdec.drafters.shape import Shape, fixed_shape
 from specdec.types import Draft, Params, Prompt, Purpose, RandomSource, RuleStates, Start, Verdict
 
 
@@ -53,9 +53,8 @@ class Random:
     def open(self, opening: Opening) -> OpenDraft:
         vocab_size = opening.target.model.vocab_size
 
-        def make_tree(tree: Tree, catch_up: int) -> RandomDrafter:
+        def make(shape: Shape, catch_up: int) -> RandomDrafter:
             del catch_up
-            return RandomDrafter(fixed_shape(tree, "random guesses"), vocab_size)
+            return RandomDrafter(fixed_shape(shape, "random guesses"), vocab_size)
 
-        make = never_stopping("A random", lambda gamma: RandomDrafter(chain(gamma), vocab_size))
-        return OpenDraft(make, lambda sampling: (), make_tree=make_tree)
+        return OpenDraft(make, lambda sampling: ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,12 @@ class Chain:
 
     gamma: Annotated[int, Whole(1, MOST_NODES)]
     stop_below: Share = 0.0
+    independent: ClassVar[bool] = False  # Siblings; see :class:`Tree`.
+
+    @property
+    def topology(self) -> Topology:
+        """Each guess follows the one before."""
+        return Topology.chain(self.gamma)
 
     @property
     def levels(self) -> int:
@@ -170,15 +176,19 @@ def as_tree(given: Any) -> Tree:
     return given if isinstance(given, Tree) else Tree(branching=given)
 
 
-def fixed_shape(tree: Tree, what: str) -> Topology:
-    """The topology of a tree, for a draft that cannot choose its shape itself.
+def fixed_shape(shape: Shape, what: str) -> Topology:
+    """The topology of a shape, for a draft that cannot choose it itself.
 
     Raises:
-      ValueError: its shape is to be found in each block.
+      ValueError: a chain is to stop early, or a tree is to be found in each block.
     """
-    if tree.topology is None:
+    if isinstance(shape, Chain) and shape.stop_below:
+        raise ValueError(
+            f"With {what} a block cannot stop early: stop_below must be 0, got {shape.stop_below}."
+        )
+    if shape.topology is None:
         raise ValueError(
             f"A best-first tree needs a draft model; with {what} give its branching, such as "
             "(3, 2, 1)."
         )
-    return tree.topology
+    return shape.topology

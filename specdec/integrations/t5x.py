@@ -26,12 +26,10 @@ from t5x import models  # Where T5X is not installed, pyright takes this very fi
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.checkpoints.loading import DraftLoader, as_loaded
-from specdec.decoding.beam import BeamLoop
 from specdec.decoding.build import build_engine, build_search, following, open_rules
 from specdec.decoding.engine import EngineParams
 from specdec.decoding.loop import decode
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.models.t5.config import T5Config
@@ -124,7 +122,7 @@ class SpeculativeEncoderDecoderModel(
         )  # fmt: skip
         if draft is None and decoding.searches:
             decoding = decoding.with_shape(None)
-        if (draft is not None) != decoding.guesses or decoding.to_choose:
+        if not (decoding.searches if draft is None else decoding.guesses) or decoding.to_choose:
             raise ValueError(
                 'Give a draft with a gamma or tree that is not "auto", or neither for plain beams; '
                 f"got draft = {draft!r} and {decoding}."
@@ -143,7 +141,8 @@ class SpeculativeEncoderDecoderModel(
         unlimited = dataclasses.replace(decoding, max_decode_len=sys.maxsize)
         self._beams, self._rules = decoding.beam, open_rules(target, unlimited)
         if draft is None:
-            self._depth = 0
+            self._depth, self._draft_params = 0, ()
+            self._searcher = build_search(target, None, unlimited)
             return
         spec = Checkpoint(os.fspath(draft)) if isinstance(draft, str | os.PathLike) else draft
         vocabulary = _vocabulary_file(output_vocabulary)
@@ -151,10 +150,9 @@ class SpeculativeEncoderDecoderModel(
         decoding = decoding.fitted(opened.most_guesses)
         self._depth = decoding.depth
         if decoding.searches:
-            searcher = build_search(target, opened, decoding)
-            assert isinstance(searcher, SpeculativeBeamDecoder)
-            assert searcher.draft is not None
-            self._searcher, self._draft_params = searcher, searcher.draft.params
+            self._searcher = build_search(target, opened, decoding)
+            assert self._searcher.draft is not None
+            self._draft_params = self._searcher.draft.params
             return
         self._engine = build_engine(model, opened, decoding)
         drawn = opened.params(decoding.draft_sampling or decoding.sampling)
@@ -233,21 +231,14 @@ class SpeculativeEncoderDecoderModel(
         """Beams of a batch, plain ones where there is no draft."""
         assert self._beams is not None
         rules = jax.tree.map(jnp.asarray, self._beams.traced(limit, self._rules))
-        if self._depth:
-            found = decode.function(
-                self._searcher.loop, (rules, packed, self._draft()), prompt, row_ids, limit, 0,
-                output_bucket=limit,
-            )  # fmt: skip
-            beams = found.beams
-        else:
-            found = beams = decode.function(
-                BeamLoop(self._target), (rules, packed), prompt, row_ids, limit, 0,
-                output_bucket=limit,
-            )  # fmt: skip
-        tokens = beams.tokens[:, ::-1]
+        found = decode.function(
+            self._searcher.loop, (rules, packed, self._draft()), prompt, row_ids, limit, 0,
+            output_bucket=limit,
+        )  # fmt: skip
+        tokens = found.tokens[:, ::-1]
         # Where fewer hypotheses ended than there are beams, T5X has a score of its own.
-        scores = jnp.maximum(beams.scores, _NO_HYPOTHESIS)
-        scores = jnp.where(beams.nan[:, None] > 0, jnp.nan, scores)[:, ::-1]
+        scores = jnp.maximum(found.scores, _NO_HYPOTHESIS)
+        scores = jnp.where(found.failed[:, None] > 0, jnp.nan, scores)[:, ::-1]
         if not every:
             tokens, scores = tokens[:, -1], scores[:, -1]
         return tokens, {"scores": scores, **vars(found.stats)}

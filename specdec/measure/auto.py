@@ -11,9 +11,9 @@ import numpy as np
 
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.decoding.batches import bucket, commonest, make_batches
-from specdec.decoding.build import build_search
+from specdec.decoding.beam import BeamDecoder
+from specdec.decoding.build import build
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Tree
@@ -66,25 +66,22 @@ def choose(
         decoding = dataclasses.replace(decoding, num_samples=1, batch_size=size)
     batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
     batches = batches[:_PROBED_BATCHES]
-    if name == "beams":
-        plain = build_search(target, None, decoding.with_shape(None))
-        fast = build_search(target, draft, decoding.with_shape(Chain(1)))
-        assert isinstance(fast, SpeculativeBeamDecoder)
-        assert not isinstance(plain, SpeculativeBeamDecoder)
-        engine, kind = fast.engine, BeamSpace(plain, fast, decoding.max_decode_len - 1)
-    else:
-        kind = DecodeSpace(target, draft, decoding)
-        # One of its kind, so that a draft that cannot make such says so.
-        engine = kind.decoder(Chain(1, decoding.stop_below) if name == "gamma" else Tree((1,)))
-        engine = engine.engine
-        if name == "tree" and not engine.verifier.trees:
-            raise ValueError(
-                f"{type(engine.verifier).__name__} verifies chains only: give "
-                'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
-            )
     # Options that change no program and no time are left out.
     most = bucket(decoding.max_decode_len)
     alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
+    if name == "tree" and not decoding.accepts.trees:
+        raise ValueError(
+            f"{type(decoding.accepts).__name__} verifies chains only: give "
+            'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
+        )
+    # One of its kind, so that a draft that cannot make such says so.
+    shape = Tree((1,)) if name == "tree" else Chain(1, decoding.stop_below)
+    one = build(target, draft, decoding.with_shape(shape))
+    engine = one.engine
+    if isinstance(one, BeamDecoder):
+        kind = BeamSpace(one, decoding.max_decode_len - 1)
+    else:
+        kind = DecodeSpace(target, draft, decoding)
     weights = fingerprint(target.params), fingerprint(draft.weights)
     where = device_name(), jax.__version__
     agree = functools.partial(agreed, target.partitioning)

@@ -16,7 +16,6 @@ from specdec.core.topology import MOST_NODES
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.options import AutoName
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.shape import Chain
 from specdec.measure.choice import Candidate
 from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, time_in_turns
@@ -31,13 +30,11 @@ class BeamSpace:
     """The gamma of speculative beams.
 
     Attributes:
-      plain: plain beams.
       fast: speculative beams of any gamma.
       longest: the most guesses in a row that fit into an output.
     """
 
-    plain: BeamDecoder
-    fast: SpeculativeBeamDecoder
+    fast: BeamDecoder
     longest: int
     name: AutoName = dataclasses.field(default="beams", init=False)
 
@@ -46,7 +43,7 @@ class BeamSpace:
         most = min(self.longest, MOST_NODES // self.fast.draft_beams)
         return [gamma for gamma in GAMMAS if gamma <= most]
 
-    def _fast(self, gamma: int) -> SpeculativeBeamDecoder:
+    def _fast(self, gamma: int) -> BeamDecoder:
         return dataclasses.replace(self.fast, gamma=gamma)
 
     def runner(self, candidate: Candidate) -> Runner:
@@ -54,12 +51,13 @@ class BeamSpace:
 
     def probes(self) -> Mapping[str, Runner]:
         gamma = self._gammas[-1]
-        return _runners(self.plain, self._fast(gamma), str(Candidate(Chain(gamma))))
+        plain = dataclasses.replace(self.fast, draft=None)
+        return _runners(plain, self._fast(gamma), str(Candidate(Chain(gamma))))
 
     def estimate(self, found: Mapping[str, Timed]) -> Estimate:
         last = self._gammas[-1]
         probe = found[str(Candidate(Chain(last)))]
-        counts = sum(np.sum(each.counts.levels, axis=0) for each in probe.results)
+        counts = sum(np.sum(each.levels, axis=0) for each in probe.results)
         shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
         note = ""
         if _WIDE in found:
@@ -87,11 +85,11 @@ class BeamSpace:
         return estimate.candidates[:_TRIED]
 
 
-def _runner(decoder: BeamDecoder | SpeculativeBeamDecoder) -> Runner:
+def _runner(decoder: BeamDecoder) -> Runner:
     return Runner(decoder.lower, decoder.decode)
 
 
-def _runners(plain: BeamDecoder, fast: SpeculativeBeamDecoder, name: str) -> dict[str, Runner]:
+def _runners(plain: BeamDecoder, fast: BeamDecoder, name: str) -> dict[str, Runner]:
     wide = dataclasses.replace(fast, draft=None, width=fast.engine.nodes)
     return {PLAIN: _runner(plain), name: _runner(fast), _WIDE: _runner(wide)}
 
@@ -103,9 +101,7 @@ def _costs(found: Mapping[str, Timed], probe: Timed, gamma: int) -> tuple[float,
     return verify, max(0.0, (probe.block / plain - verify) / gamma)
 
 
-def measure_costs(
-    plain: BeamDecoder, fast: SpeculativeBeamDecoder, batch: Batch
-) -> tuple[float, float]:
+def measure_costs(plain: BeamDecoder, fast: BeamDecoder, batch: Batch) -> tuple[float, float]:
     """v of the calls of ``fast``, and c; in plain calls."""
     found = time_in_turns(
         _runners(plain, fast, "fast"), [batch], starts=True, repetitions=_REPETITIONS

@@ -10,13 +10,12 @@ from typing import Any
 from specdec.core.theory_beams import beam_speedup
 from specdec.decoding.batches import Batch, commonest
 from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.measure.beam_choice import measure_costs
 from specdec.measure.timing import Spread, Work, time_interleaved
 
 
 def measure(
-    plain: BeamDecoder, fast: SpeculativeBeamDecoder | None, batches: Sequence[Batch],
+    plain: BeamDecoder, fast: BeamDecoder | None, batches: Sequence[Batch],
     repetitions: int, levels: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Times whole searches of ``batches``, interleaved, and predicts their ratio from v and c.

@@ -79,7 +79,7 @@ def blocks(
 
     after = jax.lax.fori_loop(0, steps, block, state)
     # All that a decode keeps: the compiler leaves out what nobody asks for.
-    return after.last_token, after.tokens, after.nan, after.stats
+    return after.last_token, after.tokens, after.failed, after.stats
 
 
 class _FreePointMasses(RandomDrafter):

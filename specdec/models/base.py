@@ -111,16 +111,6 @@ class Model(Protocol):
         """
         ...
 
-    def select(self, cache: Cache, rows: Int[Array, "g n"]) -> Cache:
-        """The cache of the given rows, in that order; one may be there several times (beams).
-
-        Args:
-          rows: [G, N]: the cache's rows are G groups of as many rows each, which stay beside each
-            other. Row g * N + i of the result is row ``rows[g, i]`` of group g. No group looks into
-            another, which may lie on other devices.
-        """
-        ...
-
 
 class LoadableModel(Model, Protocol):
     """A model with methods beside the loop's: its kind of texts, what it reads, its copies."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import set_rows
@@ -134,18 +133,3 @@ def commit(cache: KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b
         return write(entries, kept, cache.length)
 
     return cache.map(keep, length)
-
-
-def select(cache: KVCache, rows: Int[Array, "g n"]) -> KVCache:
-    """The cache of the given rows of each group; see :meth:`specdec.models.base.Model.select`."""
-    taken = cache.map(functools.partial(rows_of, rows=rows), rows_of(cache.length, rows))
-    return taken.map(lambda entries: constrain(entries, CACHE_AXES), taken.length)
-
-
-def rows_of(array: Shaped[Array, "b ..."], rows: Int[Array, "g n"]) -> Shaped[Array, "g*n ..."]:
-    """Rows of an array that consists of G groups of as many rows each."""
-    groups, count = rows.shape
-    grouped = array.reshape(groups, -1, *array.shape[1:])
-    positions = rows.reshape(groups, count, *(1,) * (array.ndim - 1))
-    taken = jnp.take_along_axis(grouped, positions, axis=1, mode="promise_in_bounds")
-    return taken.reshape(groups * count, *array.shape[1:])

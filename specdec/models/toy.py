@@ -17,7 +17,7 @@ from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import CHAIN, Order
 from specdec.models.base import continued
-from specdec.models.cache import block_mask, rows_of, slot_positions
+from specdec.models.cache import block_mask, slot_positions
 from specdec.models.products.quantized import to_int8
 from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
 
@@ -114,9 +114,6 @@ class ToyModel:
             kept = jnp.take_along_axis(tokens, slots, axis=1, mode="clip")
             tokens = write_at(tokens, kept, cache.length)
         return ToyCache(tokens, cache.length + count)
-
-    def select(self, cache: ToyCache, rows: Int[Array, "g n"]) -> ToyCache:
-        return ToyCache(rows_of(cache.tokens, rows), rows_of(cache.length, rows))
 
     def quantized(
         self, params: Float[Array, "c v"], bits: int, group: int, *, of_target: bool

@@ -13,7 +13,6 @@ from specdec.data.tasks import Task
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.drafters.shape import Chain
@@ -78,7 +77,7 @@ class DecodeRun:
         """Whether rows are compared with plain decoding, or with plain beams."""
         return self.check and self.decoding.sampling.greedy and self.decoding.guesses
 
-    def searcher(self, pair: Pair, *, plain: bool = False) -> BeamDecoder | SpeculativeBeamDecoder:
+    def searcher(self, pair: Pair, *, plain: bool = False) -> BeamDecoder:
         """The run's beam search; with guesses of one level while gamma is "auto".
 
         Args:

@@ -20,9 +20,7 @@ from specdec.core.machine import fingerprint
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
 from specdec.decoding.batches import Batch
-from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import rules_of
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.drafters.base import DraftSpec
 from specdec.load import load_pair
 from specdec.measure import alpha, beam_speed, results, speed, traces
@@ -302,7 +300,6 @@ class PreparedRun:
         """Nodes of a block; of speculative beams, tokens of a call."""
         if self.run.decoding.method == "speculative_beam":
             searcher = self.run.searcher(self.pair)
-            assert isinstance(searcher, SpeculativeBeamDecoder)
             return {"nodes": searcher.engine.nodes, "siblings": searcher.draft_beams}
         engine = self.run.decoder(self.pair).engine
         return {"nodes": engine.nodes, "siblings": engine.topology.siblings}
@@ -318,8 +315,6 @@ class PreparedRun:
     def _time_beams(self, batches: Sequence[Batch], levels: float | None) -> dict[str, Any]:
         run, plain = self.run, self.run.searcher(self.pair, plain=True)
         fast = run.searcher(self.pair) if run.decoding.guesses else None
-        assert isinstance(plain, BeamDecoder)
-        assert not isinstance(fast, BeamDecoder)
         return beam_speed.measure(plain, fast, batches, run.timing_repetitions, levels or 1.0)
 
     def _load(self, draft: str | DraftSpec) -> Pair:

@@ -11,7 +11,6 @@ from specdec.api import Pair
 from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.build import open_rules
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.measure import lossless
 from specdec.measure.kept_rows import Row
 from specdec.runs.decode_run import DecodeRun
@@ -57,7 +56,7 @@ def _decoders(run: DecodeRun, pair: Pair) -> tuple[LoopDecoder[Any], dict[str, L
             if run.checked
         }
     searcher = run.searcher(pair)
-    if not (isinstance(searcher, SpeculativeBeamDecoder) and run.checked):
+    if not run.checked:
         return searcher, {}
     wide = dataclasses.replace(searcher, draft=None, width=searcher.engine.nodes)
     return searcher, {"mismatch": run.searcher(pair, plain=True), "width_matched_mismatch": wide}

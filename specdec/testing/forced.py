@@ -25,11 +25,14 @@ class ForcedAcceptance(TokenVerifier):
     """
 
     alpha: float  # In [0, 1].
-    lossless: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self):
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be in [0, 1], got {self.alpha}.")
+
+    @property
+    def lossless(self) -> bool:
+        return False
 
     def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:
         del target

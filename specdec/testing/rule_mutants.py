@@ -29,11 +29,10 @@ class RejectedGuessesCount(Engine):
     """Guesses move the rules' state, accepted or not."""
 
     def _followed(self, params, state, scored, verdict):
-        _, stuck = super()._followed(params, state, scored, verdict)
         newest = take_position(verdict.tokens, jnp.maximum(verdict.num_emitted - 1, 0))
         last = rules.at(scored.rules, -1)
         after = rules.advanced(params.sampling.rules, last, newest)
-        return rules.where(verdict.num_emitted > 0, after, state.rules), stuck
+        return rules.where(verdict.num_emitted > 0, after, state.rules)
 
 
 class HistoryOfTheSibling(Engine):
@@ -64,10 +63,9 @@ class NewestTokenMissing(Engine):
     """The token that a block adds does not move the state."""
 
     def _followed(self, params, state, scored, verdict):
-        _, stuck = super()._followed(params, state, scored, verdict)
         last = jnp.maximum(verdict.num_emitted - 1, 0)
         before = rules.taken(scored.rules, take_position(verdict.path, last))
-        return rules.where(verdict.num_emitted > 0, before, state.rules), stuck
+        return rules.where(verdict.num_emitted > 0, before, state.rules)
 
 
 class NeighboursState(Engine):
@@ -82,8 +80,7 @@ class FinishedRowsAdvance(Engine):
     """A row that has ended still moves its state."""
 
     def _followed(self, params, state, scored, verdict):
-        _, stuck = super()._followed(params, state, scored, verdict)
         last = jnp.maximum(verdict.num_emitted - 1, 0)
         before = rules.taken(scored.rules, take_position(verdict.path, last))
         newest = take_position(verdict.tokens, last)
-        return rules.advanced(params.sampling.rules, before, newest), stuck
+        return rules.advanced(params.sampling.rules, before, newest)

@@ -37,9 +37,9 @@ class BlockVerifier:
       ValueError: if the draft is not a chain.
     """
 
-    lossless: bool = dataclasses.field(default=True, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=False, init=False)
+    lossless = True
+    needs_probs = False
+    trees = False
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

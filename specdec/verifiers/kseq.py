@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import take_position
-from specdec.types import Distribution, Draft, PointMass, RandomSource, Verdict
+from specdec.types import Draft, RandomSource, Verdict
 from specdec.verifiers.recursive import RecursiveVerifier
 from specdec.verifiers.tree import Judged, Siblings, tokens_of
 
@@ -32,15 +32,16 @@ class KSeqVerifier(RecursiveVerifier):
       ValueError: siblings are no independent draws from one q.
     """
 
-    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
-        greedy = isinstance(target, PointMass)
-        if not greedy and (draft.probs is None or not self._independent(draft)):
+    def sampled(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Verdict:
+        if draft.probs is None or not self._independent(draft):
             raise ValueError(
                 "KSeqVerifier needs siblings that are drawn independently from one distribution: "
                 "specdec.Tree(..., independent=True) at a draft temperature above 0. "
                 "RecursiveVerifier takes all others."
             )
-        return super().__call__(random, target, draft)
+        return super().sampled(random, target, draft)
 
     def _independent(self, draft: Draft) -> bool:
         return draft.independent or draft.topology.siblings == 1

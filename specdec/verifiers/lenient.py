@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 from jaxtyping import Array, Bool, Float, Int
@@ -32,11 +31,11 @@ class LenientVerifier(TokenVerifier):
     """
 
     lenience: Annotated[float, Real("in (0, 1] (1 is exact)", ABOVE_0, 1)]
-    lossless: bool = dataclasses.field(init=False)
-    needs_probs: bool = dataclasses.field(default=True, init=False)
+    needs_probs = True
 
-    def __post_init__(self):
-        object.__setattr__(self, "lossless", self.lenience == 1)
+    @property
+    def lossless(self) -> bool:
+        return self.lenience == 1
 
     def _acceptance_prob(self, target: Distribution, draft: Draft) -> Float[Array, "b n"]:
         return acceptance_prob(target, draft, self.lenience)

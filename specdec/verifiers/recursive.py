@@ -6,17 +6,17 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from specdec.core.randomness import draw
 from specdec.core.residuals import take_position
-from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
+from specdec.types import Draft, Purpose, RandomSource, Verdict
 from specdec.verifiers.point_mass import PointMassVerifier
 from specdec.verifiers.tree import (
     Judged,
     Siblings,
+    TreeVerifier,
     first_accepted,
-    greedy_verdict,
     judge,
     siblings_after,
     start_of,
@@ -27,7 +27,7 @@ _POINT_MASSES = PointMassVerifier()
 
 
 @dataclasses.dataclass(frozen=True)
-class RecursiveVerifier:
+class RecursiveVerifier(TreeVerifier):
     """Walks down a tree; at each node the siblings that follow it are judged in order.
 
     The first sibling x_1 is accepted with min(1, p(x_1) / q_1(x_1)). If it is rejected, p becomes
@@ -49,13 +49,9 @@ class RecursiveVerifier:
     decides between the siblings.
     """
 
-    lossless: bool = dataclasses.field(default=True, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=True, init=False)
-
-    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
-        if isinstance(target, PointMass):
-            return greedy_verdict(target, draft)
+    def sampled(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Verdict:
         if draft.probs is None:
             return _POINT_MASSES(random, target, draft)
         depth = draft.topology.depth
@@ -66,7 +62,7 @@ class RecursiveVerifier:
             siblings = siblings_after(draft, path.end)
             judged = self._judge(distribution, draft, siblings)
             uniform = jax.lax.dynamic_index_in_dim(uniforms, i, axis=1, keepdims=False)
-            at, found = self._choose(judged, siblings, uniform)
+            at, found = first_accepted(judged.survival, uniform)
             # Siblings that do not exist are accepted with 0: at a leaf nothing is.
             looked, found = going & siblings.exist[:, 0], going & found
             path = path.then(take_position(siblings.guesses, at), found)
@@ -85,10 +81,3 @@ class RecursiveVerifier:
 
     def _judge(self, distribution: Float[Array, "b v"], draft: Draft, siblings: Siblings) -> Judged:
         return judge(distribution, draft, siblings)
-
-    def _choose(
-        self, judged: Judged, siblings: Siblings, uniform: Float[Array, " b"]
-    ) -> tuple[Int[Array, " b"], Bool[Array, " b"]]:
-        """Which sibling is accepted, and whether one is."""
-        del siblings
-        return first_accepted(judged.survival, uniform)

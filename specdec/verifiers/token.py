@@ -42,9 +42,13 @@ class TokenVerifier:
       ValueError: if the draft is not a chain.
     """
 
-    lossless: bool = dataclasses.field(default=True, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=False, init=False)
+    needs_probs = False
+    trees = False
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output's distribution is exactly the target's."""
+        return True
 
     def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
         check_chain(draft)

@@ -12,9 +12,9 @@ from specdec.core.pytrees import pytree
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take_position, write_at
-from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
+from specdec.types import Draft, Purpose, RandomSource, Verdict
 from specdec.verifiers.point_mass import PointMassVerifier
-from specdec.verifiers.tree import greedy_verdict, levels, path_to, tree_verdict
+from specdec.verifiers.tree import TreeVerifier, levels, path_to, tree_verdict
 
 _POINT_MASSES = PointMassVerifier()
 
@@ -30,7 +30,7 @@ class _Walk:
 
 
 @dataclasses.dataclass(frozen=True)
-class TraversalVerifier:
+class TraversalVerifier(TreeVerifier):
     """Accepts whole paths, the leftmost leaf's first; a path is kept even behind a doubtful guess.
 
     Every node has a weight w and a distribution r of its next token. The root has w = 1 and r = p.
@@ -53,13 +53,9 @@ class TraversalVerifier:
     probability that it reports is that of recursive verification along its path.
     """
 
-    lossless: bool = dataclasses.field(default=True, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=True, init=False)
-
-    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
-        if isinstance(target, PointMass):
-            return greedy_verdict(target, draft)
+    def sampled(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Verdict:
         if draft.probs is None:
             return _POINT_MASSES(random, target, draft)
         batch, size = draft.tokens.shape

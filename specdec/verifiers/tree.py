@@ -5,6 +5,9 @@ Nodes are counted as in the scored block: 0 is the token before the draft, i + 1
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -12,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core.pytrees import pytree
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, residual_weights, take_position
-from specdec.types import Distribution, Draft, PointMass, Verdict
+from specdec.types import Distribution, Draft, PointMass, RandomSource, Verdict
 
 
 @pytree
@@ -67,14 +70,18 @@ def tokens_of(draft: Draft, siblings: Siblings) -> Int[Array, "b k"]:
     return jnp.take_along_axis(draft.tokens, siblings.guesses, axis=1)
 
 
-def follow(draft: Draft, chosen: Int[Array, "b n1"]) -> Path:
-    """Path down the tree while the token chosen after each node is among the guesses."""
+def follow(draft: Draft, wanted: Callable[[Path, int], Int[Array, " b"]]) -> Path:
+    """Path down the tree while the token that is wanted behind it is among the guesses.
+
+    Args:
+      wanted: (path, level) -> the token that is to follow the path's end.
+    """
     path = start_of(draft)
-    going = jnp.ones((len(chosen),), bool)
-    for _ in range(draft.topology.depth):
+    going = jnp.ones((len(draft.tokens),), bool)
+    for level in range(draft.topology.depth):
         siblings = siblings_after(draft, path.end)
-        wanted = take_position(chosen, path.end)[:, None]
-        same = siblings.exist & (tokens_of(draft, siblings) == wanted)
+        same = tokens_of(draft, siblings) == wanted(path, level)[:, None]
+        same &= siblings.exist
         going &= jnp.any(same, axis=1)
         path = path.then(take_position(siblings.guesses, jnp.argmax(same, axis=1)), going)
     return path
@@ -197,8 +204,30 @@ def tree_verdict(
     return Verdict(tokens, path.length + 1, path.length, path.nodes, acceptance, examined)
 
 
-def greedy_verdict(target: PointMass, draft: Draft) -> Verdict:
-    """The target's own tokens, as far down the tree as they are among the guesses."""
-    path = follow(draft, target.tokens)
-    final = take_position(target.tokens, path.end)
-    return tree_verdict(draft, path, final, *levels(target, draft, path))
+class TreeVerifier(abc.ABC):
+    """Base of verifiers of trees, and so of chains as well.
+
+    At temperature 0 the target's own tokens are followed, as far down the tree as they are among
+    the guesses.
+    """
+
+    lossless = True
+    needs_probs = False
+    trees = True
+
+    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
+        """See :meth:`specdec.verifiers.base.Verifier.__call__`."""
+        if not isinstance(target, PointMass):
+            return self.sampled(random, target, draft)
+
+        def own(path, level=0):
+            return take_position(target.tokens, path.end)
+
+        path = follow(draft, own)
+        return tree_verdict(draft, path, own(path), *levels(target, draft, path))
+
+    @abc.abstractmethod
+    def sampled(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Verdict:
+        """The same above temperature 0."""

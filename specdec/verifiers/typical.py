@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,12 +9,12 @@ from specdec.core.fields import PositiveShare, checked
 from specdec.core.randomness import draw
 from specdec.core.reductions import sum_last
 from specdec.core.residuals import guess_counts, take, take_position
-from specdec.types import Distribution, Draft, PointMass, Purpose, RandomSource, Verdict
-from specdec.verifiers.tree import greedy_verdict, levels, path_to, tree_verdict
+from specdec.types import Draft, Purpose, RandomSource, Verdict
+from specdec.verifiers.tree import TreeVerifier, levels, path_to, tree_verdict
 
 
 @checked()
-class TypicalVerifier:
+class TypicalVerifier(TreeVerifier):
     """Accepts x if p(x) > min(epsilon, delta exp(-H(p))), whatever it was drawn from. NOT lossless.
 
     H is the entropy of p in nats. The deepest guess whose ancestors all pass is kept, the first
@@ -35,13 +33,11 @@ class TypicalVerifier:
 
     epsilon: PositiveShare = 0.3
     delta: PositiveShare = 0.09
-    lossless: bool = dataclasses.field(default=False, init=False)
-    needs_probs: bool = dataclasses.field(default=False, init=False)
-    trees: bool = dataclasses.field(default=True, init=False)
+    lossless = False
 
-    def __call__(self, random: RandomSource, target: Distribution, draft: Draft) -> Verdict:
-        if isinstance(target, PointMass):
-            return greedy_verdict(target, draft)
+    def sampled(
+        self, random: RandomSource, target: Float[Array, "b n1 v"], draft: Draft
+    ) -> Verdict:
         batch, size = draft.tokens.shape
         topology = draft.topology
         parents = jnp.broadcast_to(jnp.asarray(topology.parents) + 1, (batch, size))

@@ -12,10 +12,9 @@ from specdec.compile.compiling import compile_decode
 from specdec.compile.programs import Place
 from specdec.compile.report import ProgramReport
 from specdec.compile.shapes import shaped_decoder
-from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.options import Decoding
-from specdec.drafters.base import DraftParams, OpenDraft, chain
+from specdec.drafters.base import DraftParams, OpenDraft
 from specdec.drafters.copying import Copying
 from specdec.drafters.eagle import EagleDrafter
 from specdec.drafters.hierarchical import Hierarchical
@@ -79,7 +78,7 @@ class Eagle:
         weights = layer.pack(eagle.init_params(config, jax.random.key(0)))
         params = eagle.EagleParams(weights, opening.target.params)
         return OpenDraft(
-            lambda gamma, stop_below: EagleDrafter(layer, chain(gamma), False),
+            lambda shape, catch_up: EagleDrafter(layer, shape.topology),
             lambda sampling: DraftParams(params, sampling.traced()), params,
         )  # fmt: skip
 
@@ -91,7 +90,7 @@ class Bigrams:
         size = opening.target.model.vocab_size
         tables = dataclasses.replace(dyadic_ngrams(2), unigram=jnp.full(size, 1 / size))
         return OpenDraft(
-            lambda gamma, stop_below: NgramDrafter(chain(gamma), 2),
+            lambda shape, catch_up: NgramDrafter(shape.topology, 2),
             lambda sampling: DraftParams(tables, sampling.traced()), tables,
         )  # fmt: skip
 
@@ -156,7 +155,7 @@ def report_of(place, name, batch_size=1, family=None):
     target, draft = (TARGET, None) if family is None else FAMILIES[family]
     decoder = decoder_of(place, name, target, draft)
     program = compile_decode(place, decoder, batch_size=batch_size, input_len=16)
-    depth = 0 if isinstance(decoder, BeamDecoder) or CASES[name][0] is None else GAMMA
+    depth = 0 if CASES[name][0] is None else GAMMA
     return ProgramReport.of(program, place.where.chip, depth)
 
 

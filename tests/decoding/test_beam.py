@@ -11,6 +11,7 @@ from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.decoding import beam_rules
 from specdec.decoding.beam import BeamLoop
+from specdec.decoding.beam_blocks import BeamEngine
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.decoding.loop import decode
@@ -32,8 +33,9 @@ def t5():
 def search(model, params, config, inputs, limit=12, row_ids=None, bucket=BUCKET):
     """The n-best lists as NumPy arrays."""
     result = decode(
-        BeamLoop(model), (config.traced(bucket), params), prompt_of(model, inputs),
-        np.arange(len(inputs)) if row_ids is None else row_ids, limit, 0, output_bucket=bucket,
+        BeamLoop(BeamEngine(model, config.num_beams)), (config.traced(bucket), params, ()),
+        prompt_of(model, inputs), np.arange(len(inputs)) if row_ids is None else row_ids, limit, 0,
+        output_bucket=bucket,
     )  # fmt: skip
     return jax.tree.map(np.asarray, result)
 
@@ -165,13 +167,6 @@ def test_nothing_moves_in_a_finished_row():
     after, parents, _ = beam_rules.step(rules, ends, state, best)
     assert parents.tolist() == [[0, 1, 2, 3]] * 2
     jax.tree.map(np.testing.assert_array_equal, after, state)
-
-
-def test_nan_is_told():
-    model, table = toy()
-    result = search(model, table.at[:].set(jnp.nan), T5X, np.array([[2, 1], [3, 1]]), 4)
-    assert result.nan.all()
-    assert result.steps.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(

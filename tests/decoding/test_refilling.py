@@ -14,10 +14,9 @@ from specdec.decoding import loop as loops
 from specdec.decoding import refilling
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
-from specdec.decoding.beam import BeamResult, hypotheses_of
-from specdec.decoding.blocks import blocks_of, searched_blocks
+from specdec.decoding.beam import BeamResult
+from specdec.decoding.blocks import blocks_of
 from specdec.decoding.engine import Engine
-from specdec.decoding.speculative_beam import SpeculativeBeamResult
 from specdec.types import SamplingConfig
 
 LIMIT, ROWS = 32, 30
@@ -46,14 +45,11 @@ def alone(decoder, batch):
     return jax.tree.map(np.asarray, found)
 
 
-def shown(result, row):
+def shown(decoder, result, row):
     """All that there is to know of a row, and sums of its floats."""
-    if isinstance(result, BeamResult | SpeculativeBeamResult):
-        found, known = hypotheses_of(getattr(result, "beams", result), row, ()), []
-        if isinstance(result, SpeculativeBeamResult):
-            known += [leaf[row].tolist() for leaf in jax.tree.leaves(result.counts)]
-            assert result.trace is not None
-            known += searched_blocks(result.trace, row, 3)
+    if isinstance(result, BeamResult):
+        found = decoder.outputs(result, row)
+        known = [result.levels[row].tolist(), result.ends[row].tolist(), found[0].blocks]
         return [*known, *(h.tokens.tolist() for h in found)], sum(h.score for h in found)
     stats = {name: leaf[row].tolist() for name, leaf in vars(result.stats).items()}
     sums = stats.pop("acceptance_prob_sum")
@@ -66,7 +62,9 @@ def check(decoder, batches):
     for batch, result in decoder.decode_all(batches, trace=True):
         expected = alone(decoder, batch)
         for row in np.flatnonzero(batch.row_ids >= 0):
-            (known, sums), (wanted, near) = shown(result, row), shown(expected, row)
+            (known, sums), (wanted, near) = (
+                shown(decoder, each, row) for each in (result, expected)
+            )
             assert known == wanted
             assert abs(sums - near) < 1e-3  # Sums over arrays of another size are rounded apart.
             lengths.add(int(result.stats.emitted[row]))

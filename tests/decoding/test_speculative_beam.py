@@ -10,16 +10,15 @@ import pytest
 from tiny import prompt_of
 
 from specdec.decoding.beam import BeamLoop
-from specdec.decoding.beam_blocks import ENDS, BeamDraft, BeamEngine
+from specdec.decoding.beam_blocks import ENDS, BeamEngine
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.loop import decode
-from specdec.decoding.speculative_beam import SpeculativeBeamLoop
 from specdec.models.toy import ToyModel
 from specdec.testing import beam_mutants
 
 BUCKET, V = 16, 6
 INPUTS = np.array([[2, 3, 1], [3, 1, 0], [5, 2, 1], [4, 1, 0], [2, 1, 0]])
-FIELDS = ("tokens", "num_tokens", "scores", "log_probs", "steps", "nan")
+FIELDS = ("tokens", "num_tokens", "scores", "log_probs", "steps", "failed")
 T5X, HUGGING_FACE = BeamConfig(3), BeamConfig(3, "huggingface")
 RULES = {
     "t5x": T5X,
@@ -42,27 +41,23 @@ def toy(seed, eos_ids=(1,), contexts=11):
     return ToyModel(V, eos_ids=eos_ids), jnp.asarray(table), jnp.asarray(near)
 
 
-def plain(model, params, config, inputs=INPUTS, limit=12, row_ids=None):
-    ids = np.arange(len(inputs)) if row_ids is None else row_ids
-    rules = config.traced(BUCKET)
+def searched(engine, config, *weights, limit, trace=False):
     found = decode(
-        BeamLoop(model), (rules, params), prompt_of(model, inputs), ids, limit, 0,
-        output_bucket=BUCKET,
+        BeamLoop(engine), (config.traced(BUCKET), *weights), prompt_of(engine.target, INPUTS),
+        np.arange(len(INPUTS)), limit, 0, output_bucket=BUCKET, trace=trace,
     )  # fmt: skip
     return jax.tree.map(np.asarray, found)
+
+
+def plain(model, params, config, limit=12):
+    return searched(BeamEngine(model, config.num_beams), config, params, (), limit=limit)
 
 
 def speculative(
-    model, params, draft_params, config, *, u, gamma, inputs=INPUTS, limit=12, row_ids=None,
-    kind=BeamEngine, trace=False, draft_model=None,
-):  # fmt: skip
-    engine = kind(model, BeamDraft(draft_model or model, u, gamma), config.num_beams)
-    ids = np.arange(len(inputs)) if row_ids is None else row_ids
-    found = decode(
-        SpeculativeBeamLoop(engine), (config.traced(BUCKET), params, draft_params),
-        prompt_of(model, inputs), ids, limit, 0, output_bucket=BUCKET, trace=trace,
-    )  # fmt: skip
-    return jax.tree.map(np.asarray, found)
+    model, params, draft_params, config, *, u, gamma, limit=12, kind=BeamEngine, trace=False
+):
+    engine = kind(model, config.num_beams, model, u, gamma)
+    return searched(engine, config, params, draft_params, limit=limit, trace=trace)
 
 
 def differing(found, expected):
@@ -86,16 +81,16 @@ def test_tables(config, gamma):
     wide, wider = config.num_beams, config.num_beams + 2
     for draft, u in ((table, wide), (near, wide), (near, wider), (toy(7)[1], wider)):
         found = speculative(model, table, draft, config, u=u, gamma=gamma)
-        assert differing(found.beams, expected) == []
-        calls, levels = found.counts.target_calls, np.arange(gamma + 2)
-        np.testing.assert_array_equal(found.counts.levels @ levels, expected.steps)
-        np.testing.assert_array_equal(found.counts.levels.sum(axis=1), calls)
-        np.testing.assert_array_equal(found.counts.ends.sum(axis=1), calls)
+        assert differing(found, expected) == []
+        calls, levels = found.stats.target_calls, np.arange(gamma + 2)
+        np.testing.assert_array_equal(found.levels @ levels, expected.steps)
+        np.testing.assert_array_equal(found.levels.sum(axis=1), calls)
+        np.testing.assert_array_equal(found.ends.sum(axis=1), calls)
         if draft is not table:
             continue
         # The target's own beams survive: as few calls as there can be, and no miss.
         np.testing.assert_array_equal(calls, -(-expected.steps // (gamma + 1)))
-        assert found.counts.ends[:, ENDS.index("miss")].tolist() == [0] * len(INPUTS)
+        assert found.ends[:, ENDS.index("miss")].tolist() == [0] * len(INPUTS)
 
 
 @pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
@@ -104,7 +99,7 @@ def test_other_tables_and_several_ends(config, seed):
     model, table, near = toy(seed, (1, 4))
     expected = plain(model, table, config)
     found = speculative(model, table, near, config, u=4, gamma=3)
-    assert differing(found.beams, expected) == []
+    assert differing(found, expected) == []
 
 
 @pytest.mark.parametrize("config", [T5X, HUGGING_FACE], ids=["t5x", "huggingface"])
@@ -113,23 +108,10 @@ def test_limits_inside_a_block(config, limit):
     model, table, near = toy(3)
     expected = plain(model, table, config, limit=limit)
     found = speculative(model, table, near, config, u=4, gamma=3, limit=limit)
-    assert differing(found.beams, expected) == []
+    assert differing(found, expected) == []
     if limit:
-        at_limit = found.counts.ends[:, ENDS.index("limit")]
+        at_limit = found.ends[:, ENDS.index("limit")]
         np.testing.assert_array_equal(at_limit, expected.steps == limit)
-
-
-def test_a_row_does_not_depend_on_its_neighbours():
-    model, table, near = toy(0)
-    together = speculative(model, table, near, T5X, u=4, gamma=3)
-    for row in range(len(INPUTS)):
-        ids = np.full(len(INPUTS), -1)
-        ids[row] = row
-        alone = speculative(model, table, near, T5X, u=4, gamma=3, row_ids=ids)
-        for name in FIELDS:
-            mine, its = getattr(alone.beams, name)[row], getattr(together.beams, name)[row]
-            np.testing.assert_array_equal(mine, its)
-        assert alone.counts.target_calls.sum() == together.counts.target_calls[row]
 
 
 def test_a_trace_tells_the_beams():
@@ -139,7 +121,7 @@ def test_a_trace_tells_the_beams():
     expected = plain(model, table, T5X)
     trace, wide = found.trace, T5X.num_beams
     for row in range(len(INPUTS)):
-        calls = found.counts.target_calls[row]
+        calls = found.stats.target_calls[row]
         num_levels = trace.num_levels[row]
         assert (num_levels[:calls] > 0).all()
         assert not num_levels[calls:].any()
@@ -161,9 +143,9 @@ def test_nan_is_told():
     model, table, near = toy(0)
     nan = jnp.full_like(table, jnp.nan)
     found = speculative(model, nan, near, T5X, u=3, gamma=2)
-    assert found.beams.nan.all()
-    assert found.beams.steps.tolist() == [1] * len(INPUTS)
-    assert speculative(model, table, nan, T5X, u=3, gamma=2).beams.nan.all()
+    assert found.failed.all()
+    assert found.steps.tolist() == [1] * len(INPUTS)
+    assert speculative(model, table, nan, T5X, u=3, gamma=2).failed.all()
 
 
 MUTANTS = {
@@ -182,14 +164,14 @@ def test_mistakes_are_told_apart(mutant):
     for seed in range(3):
         model, table, near = toy(seed)
         expected = plain(model, table, config)
-        assert not differing(speculative(model, table, near, config, u=4, gamma=3).beams, expected)
+        assert not differing(speculative(model, table, near, config, u=4, gamma=3), expected)
         found = speculative(model, table, near, config, u=4, gamma=3, kind=mutant)
-        told += bool(differing(found.beams, expected))
+        told += bool(differing(found, expected))
     assert told > 0
 
 
 def test_a_stale_draft_costs_calls():
     model, table, _ = toy(0)
     found = speculative(model, table, table, T5X, u=3, gamma=1, kind=beam_mutants.StaleDraft)
-    assert found.counts.ends[:, ENDS.index("miss")].sum() > 0
-    assert not differing(found.beams, plain(model, table, T5X))
+    assert found.ends[:, ENDS.index("miss")].sum() > 0
+    assert not differing(found, plain(model, table, T5X))

@@ -13,10 +13,11 @@ from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.copying import CopyingDrafter
-from specdec.drafters.eagle import EagleDrafter, EagleState
-from specdec.drafters.heads import OffsetHeadsDrafter, OffsetHeadsState
+from specdec.drafters.eagle import EagleDrafter
+from specdec.drafters.heads import OffsetHeadsDrafter
 from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.drafters.merged import MergedDrafter
+from specdec.drafters.pending import PendingState
 from specdec.models.toy import ToyCache, ToyModel
 from specdec.testing.toys import dyadic_table
 from specdec.types import SamplingConfig
@@ -81,15 +82,15 @@ def moved(before, after, row):
 
 def holds(found, row, count, tokens, expected):
     """Whether a row's state is that of its ``count`` tokens and of the states they came from."""
-    if isinstance(found, OffsetHeadsState):
-        return bool(found.hidden[row] == expected[count - 1])
+    if not isinstance(found, PendingState):  # Heads have the newest state alone.
+        return bool(found[row] == expected[count - 1])
     # The start token, for which there is no state, and what was emitted.
     text = np.concatenate([[0], tokens[:count]])
     states = np.concatenate([[[0]], expected[:count]])
     waiting = int(found.pending.count[row])
     kept = count + 1 - waiting
     cached = text[:kept]
-    if isinstance(found, EagleState):
+    if found.pending.states is not None:
         cached = numbers_of(cached, states[:kept])
         if not np.array_equal(found.pending.states[row, :waiting], states[kept:]):
             return False

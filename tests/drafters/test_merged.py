@@ -5,7 +5,7 @@ import pytest
 from specdec.drafters.copying import Copying
 from specdec.drafters.merged import Merged
 from specdec.drafters.random import Random
-from specdec.drafters.shape import Tree
+from specdec.drafters.shape import Chain, Tree
 from specdec.models.base import LoadedModel
 from specdec.models.toy import ToyModel
 
@@ -16,11 +16,11 @@ class Opened:
 
 def test_drafts_of_one_tree_have_a_limit_together():
     opened = Merged((Random(), Copying())).open(Opened())
-    assert opened.make_tree(Tree((512,)), 2).topology.size == 1024
+    assert opened.make(Tree((512,)), 2).topology.size == 1024
     with pytest.raises(ValueError, match="2 drafts with a tree 513 each have 1026"):
-        opened.make_tree(Tree((513,)), 2)
+        opened.make(Tree((513,)), 2)
 
 
 def test_a_chain_is_refused():
     with pytest.raises(ValueError, match="random \\+ copying is a tree"):
-        Merged((Random(), Copying())).open(Opened()).make(3, 0.0)
+        Merged((Random(), Copying())).open(Opened()).make(Chain(3), 2)

@@ -7,9 +7,11 @@ from safetensors.numpy import load_file, save_file
 
 from specdec.checkpoints import CheckpointError
 from specdec.checkpoints.ngrams import load_ngrams, save_ngrams
-from specdec.drafters.base import DraftParams, chain
+from specdec.core.topology import Topology
+from specdec.drafters.base import DraftParams
 from specdec.drafters.ngram import Ngram, NgramDrafter
 from specdec.drafters.ngram_tables import distribution, likeliest, of_order
+from specdec.drafters.shape import Chain
 from specdec.training.ngrams import count_ngrams
 from specdec.types import Prompt, SamplingConfig, Verdict
 
@@ -62,7 +64,7 @@ def test_distributions_are_the_definition(sequences, order):
 
 def drafting(tables, prefixes, gamma=1):
     """A greedy drafter, its parameters, and its state after prefixes of the decoder."""
-    drafter = NgramDrafter(chain(gamma), tables.order)
+    drafter = NgramDrafter(Topology.chain(gamma), tables.order)
     params = DraftParams(tables, SamplingConfig(0.0).traced())
     lengths = np.array([len(prefix) for prefix in prefixes])
     filled = np.array([prefix + [9] * (max(lengths) - len(prefix)) for prefix in prefixes])
@@ -225,16 +227,14 @@ def test_other_temperatures_are_refused(sequences):
             opened.params(config)
     for config in (SamplingConfig(0.0), SamplingConfig(1.0)):
         assert opened.params(config).sampling.greedy == config.greedy
-    with pytest.raises(ValueError, match=r"gamma must be in 1\.\.1024"):
-        opened.make(0, 0.0)
-    assert opened.make(3, 0.0) == NgramDrafter(chain(3), 2)
+    assert opened.make(Chain(3), 2) == NgramDrafter(Topology.chain(3), 2)
     with pytest.raises(ValueError, match="stop_below must be 0"):
-        opened.make(3, 0.5)
+        opened.make(Chain(3, 0.5), 2)
 
 
 def test_shorter_contexts_if_asked(sequences):
     opened = Ngram("here", 1).open(TheseTables(count(sequences, 3)))
-    assert opened.make(1, 0.0).order == opened.weights.order == 1
+    assert opened.make(Chain(1), 2).order == opened.weights.order == 1
 
 
 def test_weights_leave_something_for_back_off(sequences):

@@ -9,7 +9,7 @@ import pytest
 
 from specdec.core.topology import Topology
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.drafters.base import DraftParams, chain
+from specdec.drafters.base import DraftParams
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.copying import CopyingDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
@@ -28,7 +28,7 @@ MODELS = {
 WEIGHTS = jnp.asarray(np.random.default_rng(0).normal(size=(29, VOCABULARY)), jnp.float32)
 SAMPLED, GREEDY = SamplingConfig(1.0), SamplingConfig(0.0)
 TREE = Topology.branching((2, 1, 1))
-INNER = CopyingDrafter(chain(2), max_match=2)
+INNER = CopyingDrafter(Topology.chain(2), max_match=2)
 
 
 def prompt_of(model):

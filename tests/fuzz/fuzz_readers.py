@@ -60,7 +60,7 @@ def exact(pair: specdec.Pair) -> None:
     state = _start(decoder.engine, params, *rest, output_bucket=decoder.output_bucket)
     for _ in range(3):
         tokens, probs, state = _block(decoder.engine, params, state)
-        if np.any(state.nan):
+        if np.any(state.failed):
             pair.generate(IDS, gamma=2, sampling=SAMPLED, **options)  # Refuses it.
         check_distribution(np.asarray(probs))
         if np.any(np.take_along_axis(np.asarray(probs), np.asarray(tokens)[..., None], -1) <= 0):

@@ -330,7 +330,7 @@ def test_what_cannot_be_chosen_is_one_error(models, drafts, pair):
         pair.choose(ids, tree="auto", verifier=BlockVerifier())
     with pytest.raises(ValueError, match="instead of gamma"):
         Pair(models[0], drafts["merged"], None).choose(ids, gamma="auto")
-    chains = dataclasses.replace(drafts["model"], make_tree=None)
+    chains = dataclasses.replace(drafts["model"], trees=None)
     with pytest.raises(ValueError, match="makes chains only: give gamma instead of tree"):
         Pair(models[0], chains, None).choose(ids, tree="auto")
     with pytest.raises(ValueError, match="stop_below must be 0"):

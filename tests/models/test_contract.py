@@ -13,6 +13,7 @@ from tiny import EVERY, TINY, TINY_T5, logits_along, prompt_of, ragged_inputs, r
 from specdec.checkpoints.architectures import decode_model, network
 from specdec.core import platforms
 from specdec.core.topology import CHAIN, Topology, TracedTopology
+from specdec.decoding.samples import repeated
 from specdec.models.toy import ToyModel
 from specdec.models.transformer.model import TransformerModel
 
@@ -62,7 +63,7 @@ class Scorer:
         # Parameters are arguments: of constants XLA would compute things while it compiles.
         start = jax.jit(lambda params, prompt: model.start(params, prompt, MAX_LEN))
         self.begin = start(params, prompt)
-        self.commit, self.select = jax.jit(model.commit), jax.jit(model.select)
+        self.commit = jax.jit(model.commit)
 
         @functools.partial(jax.jit, static_argnames="after")
         def extend(params, encoded, cache, tokens, topology, after):
@@ -228,20 +229,6 @@ def test_a_chain_grown_token_by_token_is_the_chain(setup):
         same(one[:, 0], scorer.score(tokens)[:, t])
 
 
-def test_selected_rows_go_on_as_they_were(setup):
-    """Beams: rows swapped, repeated and left out, with lengths of their own."""
-    scorer, tokens = setup
-    rows, kept = jnp.array([2, 0, 2]), jnp.array([1, 2, 4])
-    cache = scorer.commit(scorer.committed(tokens), None, kept - LENGTH)
-    chosen = scorer.select(cache, rows[None])
-    encoded = jax.tree.map(lambda a: a[rows], scorer.begin.encoded)
-    got, _ = scorer.extend(chosen, jnp.full((BATCH, 1), 6), encoded=encoded)
-    for place, row in enumerate(rows.tolist()):
-        sequence = jnp.concatenate([tokens[row, : int(kept[row])], jnp.array([6])])
-        again = scorer.score(jnp.tile(sequence, (BATCH, 1)))
-        same(got[place, 0], again[row, -1])
-
-
 @pytest.mark.parametrize("variant", EVERY)
 def test_packed_is_the_network(variant):
     """In the layout of accelerators; checkpoints/test_every_family.py has that of this machine.
@@ -325,19 +312,11 @@ def test_logits_of_bfloat16_are_not_rounded_to_it(layout):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_hypotheses_of_a_row_share_its_encoding(setup):
-    """Beams: W rows of the cache for each row encoded; selection stays within them."""
+def test_samples_of_a_row_share_its_encoding(setup):
+    """Two rows of the cache for each row encoded."""
     scorer, tokens = setup
-    parents = jnp.array([[1, 0], [1, 1], [0, 1]])
-    cache = scorer.select(scorer.begin.cache, jnp.zeros((BATCH, 2), jnp.int32))
+    cache = repeated(scorer.begin.cache, 2)
     both = jnp.stack([tokens[:, :3], tokens[:, 3:]], axis=1)
-    logits, cache = scorer.extend(cache, both.reshape(2 * BATCH, 3))
-    for beam in range(2):
-        same(logits.reshape(BATCH, 2, 3, -1)[:, beam], scorer.score(both[:, beam]))
-    cache = scorer.commit(cache, None, jnp.full(2 * BATCH, 3))
-    cache = scorer.select(cache, parents)
-    got, _ = scorer.extend(cache, jnp.full((2 * BATCH, 1), 6))
-    moved = jnp.take_along_axis(both, parents[..., None], axis=1)
-    for beam in range(2):
-        sequence = jnp.pad(moved[:, beam], ((0, 0), (0, 1)), constant_values=6)
-        same(got.reshape(BATCH, 2, -1)[:, beam], scorer.score(sequence)[:, -1])
+    logits, _ = scorer.extend(cache, both.reshape(2 * BATCH, 3))
+    for sample in range(2):
+        same(logits.reshape(BATCH, 2, 3, -1)[:, sample], scorer.score(both[:, sample]))

@@ -95,7 +95,7 @@ def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
     params = EngineParams(STEEP, SAMPLED.traced(), DraftParams(COINS, SAMPLED.traced()))
     state = engine.start(params, PROMPT, jnp.arange(2), 8, 0, output_bucket=16)
     assert state.rules == ()
-    assert state.stuck is state.stop is state.stopped is state.log_probs is None
+    assert state.stop is state.stopped is state.log_probs is None
     jax.make_jaxpr(engine.step)(params, state)
 
 

@@ -66,14 +66,14 @@ class EagleParams:
 
 @dataclasses.dataclass(frozen=True)
 class EagleModel:
-    """A target's layer, as :class:`specdec.drafters.base.StateDraft`."""
+    """An autoregressive draft on its target's hidden states.
+
+    Of each token it is given the state from which that was drawn: the target's own, or where that
+    has not been there yet, what it made itself of the token before.
+    """
 
     target: TransformerModel
     config: EagleConfig
-
-    @property
-    def width(self) -> int:
-        return self.config.width
 
     @property
     def _layer(self) -> TransformerModel:
@@ -118,6 +118,7 @@ class EagleModel:
         tokens: Int[Array, "b t"], states: Float[Array, "b t d"], topology: Order = CHAIN, *,
         after: int = 0,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
+        """:meth:`specdec.models.base.Model.extend` of tokens with their states; returns states."""
         layer, ops = params.layer, self.target.ops
         count = tokens.shape[1]
         more = filler.amount(len(tokens), count)
@@ -140,6 +141,7 @@ class EagleModel:
         return self.target.over_vocabulary(params.target, distribution)
 
     def commit(self, cache: kv.KVCache, path: None, count: Int[Array, " b"]) -> kv.KVCache:
+        """Keeps the first ``count[b]`` tokens just given; a negative count forgets tokens."""
         return kv.commit(cache, path, count)
 
 

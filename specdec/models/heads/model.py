@@ -1,4 +1,4 @@
-"""Heads with their target's logits, as :class:`specdec.drafters.heads.OffsetHeads`."""
+"""Heads with their target's logits."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ class TargetHeads:
 
     @property
     def count(self) -> int:
+        """K, the most guesses in a row."""
         return self.config.count
 
-    @property
-    def width(self) -> int:
-        return self.config.width
-
     def logits(self, params: HeadsParams, hidden: Float[Array, "b d"]) -> Float[Array, "b k v"]:
-        """One read of the logits' kernel for all heads."""
+        """float32 logits of each head, by one read of their kernel.
+
+        Args:
+          hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
+            for what follows that token.
+        """
         more = filler.amount(len(hidden), 1)
         if more:
             hidden = filler.filled(hidden[:, None], more)

@@ -1,4 +1,4 @@
-"""A target with look-ahead embeddings, as :class:`specdec.drafters.base.LookAhead`.
+"""A target with look-ahead embeddings.
 
 Source: Monea et al. 2023, "PaSS: Parallel Speculative Sampling", section 3.
 Shapes: B batch, P pending tokens, L embeddings, D the target's hidden width.
@@ -56,11 +56,13 @@ class LookAheadModel:
 
     @property
     def count(self) -> int:
+        """L, how many tokens the embeddings guess."""
         return self.config.count
 
     def start(
         self, params: LookAheadParams, prompt: Prompt, max_len: int, encoded: Encoded
     ) -> kv.KVCache:
+        """A cache with the prefix but for its last token, and capacity for ``max_len`` more."""
         before = prompt.prefix.shape[1] - 1
         cache = self.target.empty_cache(prompt.batch_size, before + max_len)
         return self.target.prefilled(params.target, encoded, cache, prompt).cache
@@ -69,6 +71,11 @@ class LookAheadModel:
         self, params: LookAheadParams, encoded: Encoded, cache: kv.KVCache,
         tokens: Int[Array, "b p"], count: Int[Array, " b"],
     ) -> tuple[Float[Array, "b l1 d"], kv.KVCache]:  # fmt: skip
+        """Feeds ``count[b]`` of row b's tokens, and behind them the embeddings.
+
+        Returns:
+          the states of the last token and of each embedding, and the cache.
+        """
         x = self.target.embed(params.target, tokens)
         rows = jnp.broadcast_to(params.embeddings, (len(x), *params.embeddings.shape))
         # Filler stands behind the embeddings, and none before it attends to it.

@@ -409,10 +409,6 @@ class TransformerModel:
         with self._resolving(len(count)):
             return kv.commit(cache, path, count)
 
-    def select(self, cache: kv.KVCache, rows: Int[Array, "g n"]) -> kv.KVCache:
-        with self._resolving(len(rows)):
-            return kv.select(cache, rows)
-
     def over_vocabulary(
         self, params: PackedTransformer, distribution: Distribution
     ) -> Distribution:

@@ -45,7 +45,7 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """Acceptance at each position of texts [B, L]; zero where there is no guess."""
+    """Acceptance at each position of texts [B, L], or of one [L]; zero where there is no guess."""
 
     guessed: Bool[Array, "b l"]  # Whether the draft has a guess; nowhere beyond a text's end.
     prob: Float[Array, "b l"]  # sum_x min(p, q).
@@ -146,29 +146,10 @@ def _acceptance(
     return Acceptance(guessed, acceptance_prob(target, draft), ratio, jnp.stack(lenient, axis=-1))
 
 
-@dataclasses.dataclass(frozen=True)
-class RowAcceptance:
-    """:class:`Acceptance` of one text, as lists over its positions; a line of a file."""
-
-    id: int  # Its index in the task.
-    guessed: list[bool]
-    prob: list[float]
-    ratio: list[float]
-    lenient: list[list[float]]
-
-    @classmethod
-    def of(cls, found: Acceptance, index: int, id: int, count: int) -> RowAcceptance:
-        """Row ``index`` of a batch, ``count`` tokens long; rounded to six digits."""
-
-        def listed(values) -> Any:
-            return np.round(np.asarray(values)[index, :count].astype(float), 6).tolist()
-
-        guessed = np.asarray(found.guessed)[index, :count].tolist()
-        return cls(id, guessed, listed(found.prob), listed(found.ratio), listed(found.lenient))
-
-
-def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]) -> Acceptance:
-    """:func:`replay` of texts [at most B] that are no longer than the decoder's.
+def replayed(
+    decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]
+) -> list[Acceptance]:
+    """Acceptance [L] along each of some texts, which are no longer than the decoder's.
 
     Args:
       decoder: speculative, with one guess a block.
@@ -180,11 +161,16 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
         counts[index] = len(text)
         tokens[index, : len(text)] = text
     given = (*decoder.arguments(batch), tokens, counts)
-    return to_host(replay(decoder.engine, *given))
+    found = to_host(replay(decoder.engine, *given))
+
+    def row(index: int) -> Acceptance:
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[index, : counts[index]], found)
+
+    return list(map(row, texts))
 
 
-def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
-    """Summary of alpha over the rows.
+def summary(rows: Sequence[Acceptance]) -> dict[str, Any]:
+    """Summary of alpha over the rows, each [L] as :func:`replayed` gives it.
 
     Returns:
       ``alpha``, the mean over all guesses, as in a decode's statistics, with its
@@ -197,14 +183,14 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     Raises:
       ValueError: there is no guess.
     """
-    if not any(any(row.guessed) for row in rows):
+    counts = np.array([np.sum(row.guessed) for row in rows])
+    if not counts.any():
         raise ValueError("There is no guess to measure alpha on.")
-    ratios = [np.asarray(row.ratio) for row in rows]
-    sums = np.array([sum(row.prob) for row in rows])
-    counts = np.array([sum(row.guessed) for row in rows])
+    ratios = [np.asarray(row.ratio, float) for row in rows]
+    sums = np.array([np.sum(row.prob, dtype=float) for row in rows])
     num_tokens, longest = sum(map(len, ratios)), max(map(len, ratios))
     alpha, guess_rate = float(sums.sum() / counts.sum()), float(counts.sum() / num_tokens)
-    lenient = sum(np.sum(row.lenient, axis=0) for row in rows if row.prob) / counts.sum()
+    lenient = sum(np.sum(row.lenient, axis=0, dtype=float) for row in rows) / counts.sum()
     return {
         "num_texts": len(rows), "num_tokens": num_tokens, "guess_rate": guess_rate,
         "alpha": alpha, "alpha_interval": theory_measured.cluster_interval(sums, counts),

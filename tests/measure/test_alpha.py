@@ -1,7 +1,5 @@
 """Alpha along texts, against distributions computed one by one."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,7 +94,7 @@ def test_positions_without_a_guess_are_left_out():
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
     assert not found.prob[~found.guessed].any()
-    rows = [alpha.RowAcceptance.of(found, i, i, int(n)) for i, n in enumerate(COUNTS)]
+    rows = [jax.tree.map(lambda leaf, i=i, n=n: leaf[i, :n], found) for i, n in enumerate(COUNTS)]
     summary = alpha.summary(rows)
     assert 0 < summary["guess_rate"] == found.guessed.sum() / COUNTS.sum() < 1
     assert summary["alpha"] == pytest.approx(found.prob.sum() / found.guessed.sum(), rel=1e-5)
@@ -113,10 +111,11 @@ def test_a_drafter_of_more_guesses_is_refused():
 
 def test_summary():
     rows = [
-        alpha.RowAcceptance(
-            0, [True] * 2, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]
-        ),
-        alpha.RowAcceptance(1, [True], [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+        alpha.Acceptance(*map(np.array, each))
+        for each in (
+            ([True] * 2, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]),
+            ([True], [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+        )
     ]
     found = alpha.summary(rows)
     assert found["alpha"] == pytest.approx(0.75)
@@ -130,4 +129,4 @@ def test_summary():
     # Text 0 from its first token, gamma 1: 2 tokens in a block if r_1 = 1 accepts.
     assert found["block_efficiency"][1]["measured"] == pytest.approx(3 / 2)
     with pytest.raises(ValueError, match="no guess"):
-        alpha.summary([dataclasses.replace(rows[0], guessed=[], prob=[], ratio=[], lenient=[])])
+        alpha.summary([jax.tree.map(lambda leaf: leaf[:0], rows[0])])

@@ -23,8 +23,9 @@ from specdec.drafters.random import Random
 from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
-from specdec.measure.chooser import PLAIN, Timed
+from specdec.measure.chooser import PLAIN
 from specdec.measure.decode_choice import DecodeSpace, acceptance_by_rank
+from specdec.measure.timing import Timed
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -177,7 +178,7 @@ def test_every_candidate_can_decode(models, drafts, draft, name, longest):
     every[str(probe)] = every.pop(f"gamma {min(3, most)}")
     estimate = kind.estimate(every)
     for each in estimate.candidates:
-        kind.runner(each)
+        kind.decoder(each.shape)
         assert each.shape.levels <= most
     assert kind.shortlist(estimate)
     assert estimate.candidates[0].predicted > 1
@@ -209,8 +210,8 @@ def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
     )
     ids = Pair(models[0], drafts["copying"], None).token_ids(TEXTS, max_input_len=16)
     batch = next(make_batches(ids, 1, models[0].model))
-    for runner in kind.probes().values():
-        runner.lower(batch)
+    for decoder in kind.probes().values():
+        decoder.lower(batch)
 
 
 # With generate: real programs, times that are made up.
@@ -226,16 +227,14 @@ def seconds(monkeypatch, tmp_path):
     monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
     names, calls = {}, []
 
-    def time_in_turns(runners, batches, *, starts=False, **options):
-        calls.append(list(runners))
-        results = {
-            name: tuple(runner.run(batch, limit=None) for batch in batches)
-            for name, runner in runners.items()
-        }
-        return {
-            name: Timed(names.get(name, 1.0), 0.1 if starts else 0.0, results[name])
-            for name in runners
-        }
+    def time_in_turns(decoders, batches, repetitions, *, starts=False, **options):
+        calls.append(list(decoders))
+        return [{
+            name: Timed(
+                names.get(name, 1.0), 0.1 if starts else 0.0, tuple(map(decoder.decode, batches))
+            )
+            for name, decoder in decoders.items()
+        }]  # fmt: skip
 
     monkeypatch.setattr(chooser, "time_in_turns", time_in_turns)
     return names, calls

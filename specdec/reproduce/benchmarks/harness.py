@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import pickle
+import multiprocessing
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from specdec.core.progress import Progress, say
 from specdec.measure.timing import Spread
+from specdec.reproduce.benchmarks import worker
 from specdec.reproduce.benchmarks.systems import SYSTEMS
 from specdec.reproduce.benchmarks.workload import Workload, WorkloadError
 
@@ -104,7 +103,7 @@ def measure(
             if workload.beam and workload.beam.rule not in SYSTEMS[name].beams:
                 loaded[name] = {"absent": f"its rule is not {workload.beam.rule}'s"}
                 continue
-            loaded[name] = process.ask({"workload": workload, "options": options})
+            loaded[name] = process.ask(worker.load, name, workload, options)
         return _measure(workload, processes, loaded, repetitions)
 
 
@@ -120,7 +119,7 @@ def _measure(
     first_tokens: dict[str, list[Answer]] = {}
 
     def run(name: str, *, first_token: bool = False) -> Answer:
-        answer = processes[name].ask({"lengths": lengths, "first_token": first_token})
+        answer = processes[name].ask(worker.decode, lengths, first_token)
         time.sleep(REST_SECONDS)
         return answer
 
@@ -182,37 +181,23 @@ def _check(
 
 
 class _Process:
-    """A running ``worker``, which answers each pickled object with one."""
+    """A system's process."""
 
     def __init__(self, name: str, threads: int):
         self._name = name
-        environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "specdec.reproduce.benchmarks.worker", name, str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-            env=os.environ | environment,
-        )  # fmt: skip
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), worker.begin, (threads,)
+        )
 
-    def ask(self, question: Mapping[str, Any]) -> Answer:
-        """Sends a question and waits; RuntimeError, with its last line, if the process failed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def ask(self, function: Callable[..., Answer], *args: Any) -> Answer:
+        """What a function of ``worker`` returns there; RuntimeError if it fails."""
         try:
-            pickle.dump(question, self._process.stdin)
-            self._process.stdin.flush()
-            answer = pickle.load(self._process.stdout)
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
-            self._process.wait()
-            self._said.seek(0)
-            last = self._said.read().strip().splitlines()[-1:]
-            raise RuntimeError(": ".join([self._name, "its process ended", *last])) from None
-        if "error" in answer:
-            raise RuntimeError(f"{self._name}: {answer['error']}")
-        return answer
+            return self._pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            raise RuntimeError(f"{self._name}: its process ended") from None
+        except Exception as error:
+            raise RuntimeError(f"{self._name}: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Ends it."""
-        self._process.kill()
-        self._process.communicate()
-        self._said.close()
+        self._pool.shutdown()

@@ -14,7 +14,6 @@ from specdec.core.randomness import BlockRandom
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.measure import costs
 from specdec.types import DecodeState, Draft, DrafterState, Prompt, Start
 
 Kind = Literal["target_encoder", "draft_encoder", "draft", "target"]
@@ -72,7 +71,7 @@ def record(decoder: BatchDecoder, batch: Batch) -> Timeline:
 def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
     engine, params, arguments = decoder.engine, decoder.params, decoder.arguments(batch)
     options = {"output_bucket": decoder.output_bucket}
-    state = jax.block_until_ready(costs.start(engine, *arguments, **options))
+    state = jax.block_until_ready(_start(engine, *arguments, **options))
     events: list[Event] = []
     begin = time.perf_counter()
 
@@ -83,7 +82,7 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         events.append(Event(kind, 1e3 * (start - begin), 1e3 * (end - begin)))
         return result
 
-    timed("target_encoder", costs.start, Engine(engine.target), *arguments, **options)
+    timed("target_encoder", _start, Engine(engine.target), *arguments, **options)
     if engine.drafter:
         inputs = (engine, params, arguments[1])
         started = jax.block_until_ready(_start_target(*inputs, **options))
@@ -98,6 +97,11 @@ def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
         events[-1] = dataclasses.replace(events[-1], emitted=info.num_emitted.item())
     tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])
     return Timeline(engine.depth, tuple(events), tokens)
+
+
+@decode_jit(static_argnames=("engine", "output_bucket"))
+def _start(engine: Engine, params: EngineParams, *given, output_bucket: int) -> DecodeState:
+    return engine.start(params, *given, output_bucket=output_bucket)
 
 
 @decode_jit(static_argnames="function")

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.reproduce.benchmarks import harness
+from specdec.reproduce.benchmarks import harness, worker
 from specdec.reproduce.benchmarks.harness import check_systems, measure
 from specdec.reproduce.benchmarks.workload import WorkloadError
 
@@ -30,13 +30,14 @@ class Answers:
     def __init__(self, tokens, absent=(), seconds=None):
         self.tokens, self.absent, self.seconds, self.asked = tokens, absent, seconds or {}, []
 
-    def __call__(self, name, question):
-        if "workload" in question:
+    def __call__(self, name, function, *args):
+        if function is worker.load:
             if name in self.absent:
                 return {"absent": "not installed"}
             return {"load_seconds": 2.0, "versions": {"x": "1"}}
+        lengths, first_token = args
         first_time = all(name != asked for asked, *_ in self.asked)
-        self.asked.append((name, question["first_token"], question["lengths"]))
+        self.asked.append((name, first_token, lengths))
         return {
             "seconds": 10.0 if first_time else self.seconds.get(name, 1.0),
             "tokens": self.tokens[name],

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from specdec.compile.hlo import Computation, Instruction, Module
 
@@ -46,30 +47,18 @@ class Cost:
     largest: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.cycles + other.cycles, self.bytes + other.bytes, self.kernels + other.kernels,
-            self.collectives + other.collectives, self.largest + other.largest,
-        )  # fmt: skip
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Cost(*(mine + its for mine, its in pairs))
 
-    def __mul__(self, times: int) -> Cost:
-        def scaled(counts: Counter[str]) -> Counter[str]:
-            return Counter({name: times * count for name, count in counts.items()})
+    def scaled(self, factor: float) -> Cost:
+        """Cost of so many times this part; whole numbers, rounded."""
 
-        return Cost(
-            times * self.cycles, times * self.bytes, times * self.kernels,
-            scaled(self.collectives), scaled(self.largest),
-        )  # fmt: skip
+        def times(value: int | Counter[str]) -> Any:
+            if isinstance(value, Counter):
+                return Counter({name: round(factor * count) for name, count in value.items()})
+            return round(factor * value)
 
-    def divided(self, count: int) -> Cost:
-        """Cost of one of ``count`` equal parts."""
-
-        def shared(counts: Counter[str]) -> Counter[str]:
-            return Counter({name: round(each / count) for name, each in counts.items()})
-
-        return Cost(
-            round(self.cycles / count), round(self.bytes / count), round(self.kernels / count),
-            shared(self.collectives), shared(self.largest),
-        )  # fmt: skip
+        return Cost(*map(times, vars(self).values()))
 
     @staticmethod
     def total(costs: Iterable[Cost]) -> Cost:

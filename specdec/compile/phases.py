@@ -117,7 +117,7 @@ class Reader:
             trips = self.flow.trips(computation, instruction)
             if trips is None and phase == STEPS:
                 trips = self._draft_trips
-            return own + Cost.total(inside) * (1 if trips is None else trips)
+            return own + Cost.total(inside).scaled(1 if trips is None else trips)
         if instruction.opcode == "conditional":
             choose = min if self._branch == "cheapest" else max
             return own + choose(inside, key=lambda cost: (cost.cycles, cost.bytes))

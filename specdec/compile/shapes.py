@@ -94,8 +94,8 @@ def shaped_decoder(
     target: Config, draft: Config | DraftSpec | None, decoding: Decoding, *,
     partitionings: tuple[Partitioning | None, Partitioning | None] = (None, None),
     config_of: Callable[[str], Config] | None = None, int8: bool = False,
-) -> Decoder:  # fmt: skip
-    """A decoder whose parameters are shapes.
+) -> tuple[Decoder, Any]:  # fmt: skip
+    """A decoder without weights, and the parameters of its loop as shapes.
 
     Args:
       draft: a model's config, or a spec; None where nothing is drafted.
@@ -115,11 +115,16 @@ def shaped_decoder(
         loaded = _traced(target, laid, "target", int8=int8)
         opened = _opened(draft, _ShapeLoader(loaded, config_of or _unknown, draft_laid))
         found = build(loaded, opened, decoding)
-        return _arrays(found)
+        return found.loop_params
 
-    shapes = jax.eval_shape(make)
+    params = jax.eval_shape(make)
     assert found is not None
-    return _with_shapes(found, shapes)
+    assert isinstance(found.target.model, TransformerModel)
+    if isinstance(found, BatchDecoder):
+        laid_target = _laid_out(found.target.model, params.target)
+        return found, dataclasses.replace(params, target=laid_target)
+    rules, target_params, *drafted = params
+    return found, (rules, _laid_out(found.target.model, target_params), *drafted)
 
 
 def _opened(draft: Config | DraftSpec | None, opening: _ShapeLoader) -> OpenDraft:
@@ -136,27 +141,3 @@ def _no_draft(gamma: int, stop_below: float) -> Any:
 
 def _unknown(source: str) -> Config:
     raise ValueError(f"The shape of {source} is not known here: give its config.")
-
-
-def _arrays(decoder: Decoder) -> Any:
-    """Arrays of a decoder: of its target, of all that drafts, and how it samples."""
-    if isinstance(decoder, BatchDecoder):
-        return decoder.target.params, decoder.params
-    draft = decoder.draft if isinstance(decoder, SpeculativeBeamDecoder) else None
-    return decoder.target.params, draft.params if draft else ()
-
-
-def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
-    """The decoder with shapes for arrays, on a mesh with shardings."""
-    target_params, others = shapes
-    target = decoder.target
-    assert isinstance(target.model, TransformerModel)
-    target_params = _laid_out(target.model, target_params)
-    target = dataclasses.replace(target, params=target_params)
-    if isinstance(decoder, BatchDecoder):
-        params = dataclasses.replace(others, target=target_params)
-        return dataclasses.replace(decoder, target=target, params=params)
-    if isinstance(decoder, SpeculativeBeamDecoder) and decoder.draft is not None:
-        draft = dataclasses.replace(decoder.draft, params=others)
-        return dataclasses.replace(decoder, target=target, draft=draft)
-    return dataclasses.replace(decoder, target=target)

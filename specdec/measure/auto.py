@@ -11,12 +11,9 @@ import numpy as np
 
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.decoding.batches import bucket, commonest, make_batches
-from specdec.decoding.build import build_search
 from specdec.decoding.options import Decoding
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
-from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.beam_choice import BeamSpace
 from specdec.measure.choice import Choice, keep, remembered
@@ -66,22 +63,8 @@ def choose(
         decoding = dataclasses.replace(decoding, num_samples=1, batch_size=size)
     batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
     batches = batches[:_PROBED_BATCHES]
-    if name == "beams":
-        plain = build_search(target, None, decoding.with_shape(None))
-        fast = build_search(target, draft, decoding.with_shape(Chain(1)))
-        assert isinstance(fast, SpeculativeBeamDecoder)
-        assert not isinstance(plain, SpeculativeBeamDecoder)
-        engine, kind = fast.engine, BeamSpace(plain, fast, decoding.max_decode_len - 1)
-    else:
-        kind = DecodeSpace(target, draft, decoding)
-        # One of its kind, so that a draft that cannot make such says so.
-        engine = kind.decoder(Chain(1, decoding.stop_below) if name == "gamma" else Tree((1,)))
-        engine = engine.engine
-        if name == "tree" and not engine.verifier.trees:
-            raise ValueError(
-                f"{type(engine.verifier).__name__} verifies chains only: give "
-                'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
-            )
+    space = (BeamSpace if name == "beams" else DecodeSpace)(target, draft, decoding)
+    engine = space.engine
     # Options that change no program and no time are left out.
     most = bucket(decoding.max_decode_len)
     alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
@@ -93,7 +76,7 @@ def choose(
     known = agree(remembered(cache_directory(), key)) if remember else None
     if known is not None and known.levels < decoding.max_decode_len:
         return known
-    choice = chooser.choose(kind, batches, decoding.max_decode_len, agree)
+    choice = chooser.choose(space, batches, decoding.max_decode_len, agree)
     if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
         keep(cache_directory(), key, choice)
     return choice

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.core.topology import MOST_NODES
-from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.options import AutoName
-from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
+from specdec.decoding.beam_blocks import BeamEngine
+from specdec.decoding.build import build_search
+from specdec.decoding.options import AutoName, Decoding
+from specdec.decoding.target import LoadedTarget
+from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Shape
 from specdec.measure.choice import Candidate, Choice
 from specdec.measure.chooser import PLAIN, Decoders
@@ -31,23 +34,29 @@ class BeamSpace:
     """The gamma of speculative beams.
 
     Attributes:
-      plain: plain beams.
-      fast: speculative beams of any gamma.
-      longest: the most guesses in a row that fit into an output.
+      target, draft: what decodes.
+      decoding: all but the gamma.
     """
 
-    plain: BeamDecoder
-    fast: SpeculativeBeamDecoder
-    longest: int
+    target: LoadedTarget
+    draft: OpenDraft
+    decoding: Decoding
     name: AutoName = dataclasses.field(default="beams", init=False)
+
+    def decoder(self, shape: Shape | None) -> Any:
+        """Searcher with this gamma; of plain beams if None."""
+        return build_search(self.target, self.draft, self.decoding.with_shape(shape))
+
+    @property
+    def engine(self) -> BeamEngine:
+        """An engine of speculative beams."""
+        return self.decoder(Chain(1)).engine
 
     @property
     def _gammas(self) -> list[int]:
-        most = min(self.longest, MOST_NODES // self.fast.draft_beams)
+        beams = self.decoder(Chain(1)).draft_beams
+        most = min(self.decoding.max_decode_len - 1, MOST_NODES // beams)
         return [gamma for gamma in GAMMAS if gamma <= most]
-
-    def decoder(self, shape: Shape) -> SpeculativeBeamDecoder:
-        return dataclasses.replace(self.fast, gamma=shape.levels)
 
     @property
     def _probe(self) -> Candidate:
@@ -55,7 +64,7 @@ class BeamSpace:
 
     def probes(self) -> Decoders:
         fast = self.decoder(self._probe.shape)
-        return {PLAIN: self.plain, str(self._probe): fast, _WIDE: without_draft(fast)}
+        return {PLAIN: self.decoder(None), str(self._probe): fast, _WIDE: without_draft(fast)}
 
     def estimate(self, found: Mapping[str, Timed]) -> Choice:
         last, plain, probe = self._gammas[-1], found[PLAIN].block, found[str(self._probe)]
@@ -65,8 +74,8 @@ class BeamSpace:
         if _WIDE in found:
             verify, note = found[_WIDE].block / plain, ""
             cost = max(0.0, (probe.block / plain - verify) / last)
-        kept = self.fast.config.num_beams
-        sizes = [kept, self.decoder(self._probe.shape).engine.nodes]
+        widest = self.decoder(self._probe.shape)
+        sizes = [widest.config.num_beams, widest.engine.nodes]
         candidates = []
         for gamma in self._gammas:
             nodes = self.decoder(Chain(gamma)).engine.nodes

@@ -19,6 +19,7 @@ from specdec.core.topology import Topology
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.build import build_decoder
+from specdec.decoding.engine import Engine
 from specdec.decoding.options import AutoName, Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
@@ -90,6 +91,22 @@ class DecodeSpace:
     def decoder(self, shape: Shape | None) -> BatchDecoder:
         """Decoder with this shape of a block; of plain decoding if None."""
         return build_decoder(self.target, self.draft, self.decoding.with_shape(shape))
+
+    @property
+    def engine(self) -> Engine:
+        """An engine with one guess, made of a draft that can make such.
+
+        Raises:
+          ValueError: the draft makes no chains or no trees, or the verifier verifies chains only.
+        """
+        chain = Chain(1, self.decoding.stop_below)
+        engine = self.decoder(chain if self.name == "gamma" else Tree((1,))).engine
+        if self.name == "tree" and not engine.verifier.trees:
+            raise ValueError(
+                f"{type(engine.verifier).__name__} verifies chains only: give "
+                'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
+            )
+        return engine
 
     def probes(self) -> Decoders:
         probe = self._probe

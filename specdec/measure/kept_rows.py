@@ -10,16 +10,17 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from specdec.core.files import naming, parse_object, to_json
 from specdec.core.stats import RunStats
+from specdec.decoding.batches import Batch
 from specdec.decoding.blocks import Block, SearchedBlock
 from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch
 from specdec.types import Stats
 
-T = TypeVar("T")
+Members = tuple[Batch, list[Any]]  # A batch and its rows, which come first in it.
 _CHECKSUM = b', "checksum": '
 _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
@@ -205,41 +206,39 @@ def _end_of_lines(file: IO[bytes]) -> int:
         return content.rfind(b"\n") + 1
 
 
-def line_of(row: Any) -> str:
-    """A dataclass as a line of JSON, without the line's end; its last field is a checksum."""
+def line_of(row: Row) -> str:
+    """A row as a line of JSON, without the line's end; its last field is a checksum."""
     content = to_json(dataclasses.asdict(row)).removesuffix("}")
     return f'{content}{_CHECKSUM.decode()}"{zlib.crc32(content.encode("utf-8")):08x}"}}'
 
 
 def append_missing(
-    append: Callable[..., object], batches: Iterable[T], done: int, size: Callable[[T], int],
-    measure: Callable[[Iterator[T]], Iterable[Iterable[Any]]],
-) -> Iterator[tuple[int, T, list[Any]]]:  # fmt: skip
+    append: Callable[..., object], batches: Iterable[Members], done: int,
+    measure: Callable[[Iterator[Members]], Iterable[Sequence[Row]]],
+) -> Iterator[tuple[int, Batch, list[Row]]]:  # fmt: skip
     """Appends the rows that follow the first ``done`` ones, a batch at a time.
 
     Args:
       append: given a batch's new lines, puts them on disk.
       batches: all of the run's, in its order.
       done: rows that are in the file.
-      size: how many rows a batch has.
-      measure: gives all rows of each of some batches, dataclasses, in their order; it may read
-        batches ahead.
+      measure: gives all rows of each of some batches, in their order; it may read batches ahead.
 
     Returns:
       (number, batch, new rows) of each batch that lacked some, when they are on disk.
     """
-    begun: collections.deque[tuple[int, T, int]] = collections.deque()
+    begun: collections.deque[tuple[int, Batch, int]] = collections.deque()
 
-    def lacking(before: int) -> Iterator[T]:
-        for number, batch in enumerate(batches):
-            if before < size(batch):
+    def lacking(before: int) -> Iterator[Members]:
+        for number, (batch, members) in enumerate(batches):
+            if before < len(members):
                 # The whole batch again even if a part is done.
                 begun.append((number, batch, before))
-                yield batch
-            before = max(0, before - size(batch))
+                yield batch, members
+            before = max(0, before - len(members))
 
     for measured in measure(lacking(done)):
         number, batch, before = begun.popleft()
-        rows = list(measured)[before:]
+        rows = list(measured[before:])
         append(*map(line_of, rows))
         yield number, batch, rows

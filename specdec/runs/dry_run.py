@@ -174,8 +174,8 @@ def _tables_file(path: str) -> Path:
 def _memory_of(hardware: Any) -> tuple[str, float]:
     """A device's name and the bytes of its memory."""
     if isinstance(hardware, str):
-        found = chips.find(hardware).chip.hardware
-        return found.name, found.memory
+        chip = chips.find(hardware).chip
+        return chip.label, chip.memory
     meaning = "a chip's name, such as 'v4' or 'h200', or bytes of a device's memory"
     return "device", positive("HARDWARE", hardware, meaning)
 
@@ -244,7 +244,7 @@ def _compiled(
             config_of=lambda source: find_config(resolve(source, "draft"), root)[0],
         )  # fmt: skip
     except DoesNotFitError as error:
-        advice = _advice(plan, chips.find(chip).chip.hardware.memory)
+        advice = _advice(plan, chips.find(chip).chip.memory)
         raise DoesNotFitError(f"{error} {advice}") from None
     return [str(found), *([] if folder is None else [f"Written to {found.write(folder)}"])]
 

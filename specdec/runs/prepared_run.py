@@ -359,10 +359,8 @@ class PreparedRun:
         # A signal for this process alone; of several, JAX notes SIGTERM for all.
         signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
-            for number, (batch, _), rows in append_missing(
-                append, self._batches(), done, lambda pair: len(pair[1]),
-                functools.partial(decoded_rows, self.run, self.pair),
-            ):  # fmt: skip
+            decoded = functools.partial(decoded_rows, self.run, self.pair)
+            for number, batch, rows in append_missing(append, self._batches(), done, decoded):
                 done += len(rows)
                 tokens = sum(row.num_tokens for row in rows)
                 progress.add(len(rows), kind=batch.shape, tokens=tokens)

@@ -28,8 +28,8 @@ def compiled(gamma, dtype="bfloat16", platform=platforms.TPU):
 
     decoding = Decoding(max_decode_len=16).with_shape(Chain(gamma) if gamma else None)
     with place.tracing():
-        decoder = shaped_decoder(config, config if gamma else None, decoding)
-    program = compile_decode(place, decoder, batch_size=1, input_len=16)
+        shaped = shaped_decoder(config, config if gamma else None, decoding)
+    program = compile_decode(place, *shaped, batch_size=1, input_len=16)
     return hlo.parse(program.text)
 
 

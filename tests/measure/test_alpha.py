@@ -44,16 +44,16 @@ def drawn(params, temperature):
     return DraftParams(params, SamplingConfig(temperature).traced())
 
 
-def replay(drafter, params, temperature, leniences=(1.0, 0.5)):
+def replay(drafter, params, temperature):
     found = alpha.replay(
         Engine(TOY, drafter), EngineParams(table(0), SamplingConfig(temperature).traced(), params),
         prompt_of(TOY, INPUTS), jnp.arange(ROWS), LENGTH, 0, jnp.asarray(TOKENS),
-        jnp.asarray(COUNTS), leniences=leniences,
+        jnp.asarray(COUNTS),
     )  # fmt: skip
     return jax.tree.map(np.asarray, found)
 
 
-def check(found, p, q, leniences=(1.0, 0.5), relative=None):
+def check(found, p, q, relative=None):
     inside = np.arange(LENGTH) < COUNTS[:, None]
     at = (np.arange(ROWS)[:, None], np.arange(LENGTH), TOKENS)
     expected = np.where(inside, np.minimum(p, q).sum(-1), 0)
@@ -61,7 +61,7 @@ def check(found, p, q, leniences=(1.0, 0.5), relative=None):
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q[at] > 0, np.minimum(1, q[at] / p[at]), 0.0)
     np.testing.assert_allclose(found.ratio, np.where(inside, ratio, 0), atol=1e-5)
-    for k, lenience in enumerate(leniences):
+    for k, lenience in enumerate(alpha.LENIENCES):
         if relative is None:
             lenient = np.minimum(q, p / lenience).sum(-1)
         else:
@@ -90,7 +90,7 @@ def test_a_greedy_target(draft_temperature):
 
 
 def test_positions_without_a_guess_are_left_out():
-    found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0, alpha.LENIENCES)
+    found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0)
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
     assert not found.prob[~found.guessed].any()

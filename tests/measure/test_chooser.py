@@ -195,12 +195,5 @@ def test_remembers(tmp_path, choice):
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
 
 
-def test_a_choice_is_a_candidate_or_plain():
-    with pytest.raises(ValueError, match="must be plain decoding or the first candidate"):
-        dataclasses.replace(CHOICES[0], shape=Chain(5))
-    with pytest.raises(ValueError, match="a Chain or a Tree"):
-        Candidate(3)
-
-
 def test_beams_tell_levels_a_call():
     assert "With 1.30 levels a call with gamma 1, c 0.10, v(1) 2.00." in str(CHOICES[2])

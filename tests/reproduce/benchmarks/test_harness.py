@@ -1,7 +1,6 @@
 """The harness: what it computes, what it refuses, and that real processes answer it."""
 
 import dataclasses
-import functools
 
 import pytest
 
@@ -50,14 +49,9 @@ def answer(monkeypatch):
     def use(*args, **kwargs):
         answers = Answers(*args, **kwargs)
 
-        class Process:
-            def __init__(self, name, threads):
-                self.ask = functools.partial(answers, name)
-
-            def close(self):
-                pass
-
-        monkeypatch.setattr(harness, "_Process", Process)
+        monkeypatch.setattr(
+            harness._System, "_ask", lambda self, *asked: answers(self.name, *asked)
+        )
         monkeypatch.setattr(harness, "REST_SECONDS", 0.0)
         return answers
 

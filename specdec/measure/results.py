@@ -23,10 +23,6 @@ from specdec.measure.timing import Spread
 from specdec.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
-# The keys' ends of the parts of a prediction.
-_PREDICTIONS = {
-    "": "decoder", "_thm38": "theorem_3_8", "_whole": "whole", "_counted": "counted",
-}  # fmt: skip
 
 
 def numbers(
@@ -114,20 +110,18 @@ def _measured(speed: Speed | None) -> dict[str, Any]:
 
 def _predicted(stats: RunStats, speed: Speed | None, levels: float | None) -> dict[str, Any]:
     """Speedups by theory; None where it does not apply."""
-    found: dict[str, Any] = dict.fromkeys(f"predicted_speedup{end}" for end in _PREDICTIONS)
+    names = ("", "_thm38", "_whole", "_counted")
+    found: dict[str, Any] = dict.fromkeys(f"predicted_speedup{name}" for name in names)
     if speed is None or speed.cost_ratio is None or speed.verify_ratio is None:
         return found
     if levels is not None:
         c, v = speed.cost_ratio.median, speed.verify_ratio.median
         return found | {"predicted_speedup_whole": beam_speedup(levels, stats.gamma, c, v)}
-    # Where not all blocks have gamma guesses, only the counted ones count.
-    full = stats.proposed >= stats.gamma * stats.target_calls
     prediction = predict(stats, speed)
-    return found | {
-        f"predicted_speedup{end}": getattr(prediction, name)
-        for end, name in _PREDICTIONS.items()
-        if full or name == "counted"
-    }
+    if stats.proposed < stats.gamma * stats.target_calls:
+        # Not all blocks have gamma guesses, so only the counted ones count.
+        return found | {"predicted_speedup_counted": prediction["predicted_speedup_counted"]}
+    return found | prediction
 
 
 def provenance() -> dict[str, Any]:

@@ -103,24 +103,19 @@ def summarize(repetitions: Sequence[Mapping[str, Timed]], depth: int = 0) -> Spe
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """Prediction of theory from a measured alpha, c and v."""
-
-    decoder: float  # expected_tokens / (gamma c + v), encoders left out.
-    theorem_3_8: float  # The same with v = 1.
-    whole: float  # ``decoder`` with the measured time of both encoders put back.
-    # Tokens a block / (guesses a block * c + v) as they were counted in the texts that were timed.
-    # Unlike the others it includes blocks that a row's end cuts short, of acceptances that are not
-    # independent, and of a draft that stops. It leaves out that a batch waits for its slowest row.
-    counted: float
-
-
-def predict(stats: RunStats, speed: Speed) -> Prediction:
-    """The speedup that acceptance and costs predict.
+def predict(stats: RunStats, speed: Speed) -> dict[str, float]:
+    """The speedups that acceptance and costs predict.
 
     A draft whose steps or whose encoder were measured to take less than no time (both are
     differences of times) takes none.
+
+    Returns:
+      ``predicted_speedup``, expected_tokens / (gamma c + v), encoders left out;
+      ``predicted_speedup_thm38``, the same with v = 1; ``predicted_speedup_whole``, with the
+      measured time of both encoders put back; ``predicted_speedup_counted``, tokens a block /
+      (guesses a block * c + v) as they were counted in the texts that were timed. Unlike the others
+      the last includes blocks that a row's end cuts short, of acceptances that are not independent,
+      and of a draft that stops. It leaves out that a batch waits for its slowest row.
 
     Raises:
       ValueError: they are of a plain decoding run.
@@ -132,15 +127,11 @@ def predict(stats: RunStats, speed: Speed) -> Prediction:
     decoder = theory.speedup(alpha, gamma, c, v)
     target, draft = speed.encode_ms["target"].median, max(0.0, speed.encode_ms["draft"].median)
     plain = speed.decoder_ms.median
-    return Prediction(
-        decoder,
-        theorem_3_8=theory.speedup(alpha, gamma, c),
-        whole=(target + plain) / (target + draft + plain / decoder),
-        # Of a tree, a step of the draft is a level.
-        counted=theory.block_speedup(
-            timed.emitted / timed.target_calls,
-            min(timed.proposed / timed.target_calls, gamma),
-            c,
-            v,
-        ),
-    )
+    tokens = timed.emitted / timed.target_calls
+    guesses = min(timed.proposed / timed.target_calls, gamma)  # Of a tree, a step is a level.
+    return {
+        "predicted_speedup": decoder,
+        "predicted_speedup_thm38": theory.speedup(alpha, gamma, c),
+        "predicted_speedup_whole": (target + plain) / (target + draft + plain / decoder),
+        "predicted_speedup_counted": theory.block_speedup(tokens, guesses, c, v),
+    }

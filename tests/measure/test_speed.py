@@ -70,12 +70,13 @@ def test_methods_that_emit_different_texts_are_compared_by_the_token():
 
 def test_prediction():
     speed = summarize([repetition(proposed=150)], 2)
-    prediction = predict(STATS, speed)
-    assert prediction.decoder == pytest.approx(1.75 / (2 * 0.1 + 1.2))
-    assert prediction.theorem_3_8 == pytest.approx(1.75 / (2 * 0.1 + 1))
-    assert prediction.whole == pytest.approx(10 / (1 + 0.5 + 9 / prediction.decoder))
+    found = predict(STATS, speed)
+    assert found["predicted_speedup"] == pytest.approx(1.75 / (2 * 0.1 + 1.2))
+    assert found["predicted_speedup_thm38"] == pytest.approx(1.75 / (2 * 0.1 + 1))
+    whole = 10 / (1 + 0.5 + 9 / found["predicted_speedup"])
+    assert found["predicted_speedup_whole"] == pytest.approx(whole)
     # Of the texts that were timed: 100 calls, 150 guesses made.
-    assert prediction.counted == pytest.approx(1000 / (150 * 0.1 + 100 * 1.2))
+    assert found["predicted_speedup_counted"] == pytest.approx(1000 / (150 * 0.1 + 100 * 1.2))
 
 
 def test_decodes_of_one_block_have_no_start():

@@ -186,12 +186,14 @@ class CompileReport:
 
     def json(self) -> dict[str, Any]:
         """Contents of ``compile.json``: parts have cycles, bytes, ms and kernels."""
-        main, chip = self.main, self.topology.chip
-        guessed = self.speculative
-
-        def part(of: Part | None) -> dict[str, Any] | None:
-            return dataclasses.asdict(of) if of else None
-
+        main, plain, guessed = self.main, self.plain, self.speculative
+        chip = self.topology.chip
+        parts = {
+            "start": main.start, "plain_start": plain.start, "plain_step": plain.block,
+            "draft_step": main.draft_step, "drafting": main.draft,
+            "target_call": guessed.phases.get("target") if guessed else None,
+            "block": guessed.block if guessed else None,
+        }  # fmt: skip
         return {
             "topology": self.topology.name,
             "hosts": self.topology.hosts,
@@ -204,20 +206,14 @@ class CompileReport:
             "temporary_bytes": main.program.temporary_bytes,
             "device_bytes": int(chip.memory),
             "compile_seconds": main.program.seconds,
-            "plain_compile_seconds": self.plain.program.seconds,
-            "start": part(main.start),
-            "plain_start": part(self.plain.start),
-            "plain_step": part(self.plain.block),
-            "draft_step": part(main.draft_step),
-            "drafting": part(main.draft),
-            "target_call": part(guessed.phases.get("target")) if guessed else None,
-            "block": part(guessed.block) if guessed else None,
+            "plain_compile_seconds": plain.program.seconds,
+            **{name: part and dataclasses.asdict(part) for name, part in parts.items()},
             "cost_ratio": self.cost_ratio,
             "verify_ratio": self.verify_ratio,
             "pays_from_tokens": self.pays_from,
             "speedup_at": self.speedup_at,
             "findings": main.flaws(),
-            "plain_findings": self.plain.flaws(),
+            "plain_findings": plain.flaws(),
             "estimated_by": "the TPU compiler" if chip.clock else "bytes over bandwidth",
         }
 

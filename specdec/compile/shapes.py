@@ -35,17 +35,6 @@ from specdec.types import Params
 Decoder = BatchDecoder | BeamDecoder | SpeculativeBeamDecoder
 
 
-def _packed(
-    config: Config, *, int8: bool = False, output_tokens: Sequence[int] | None = None
-) -> Any:
-    """Zeros, which are only traced."""
-    zeros = {
-        path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
-    }
-    model = decode_model(config, platforms.current().layout)
-    return model.pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
-
-
 def _laid_out(model: TransformerModel, params: Any) -> Any:
     """Shapes with the shardings of a model's mesh; kernels of few bits no mesh cuts."""
     laid = model.partitioning
@@ -83,11 +72,17 @@ class _ShapeLoader:
 
 
 def _traced(
-    config: Config, partitioning: Partitioning | None, source: str, **packing: Any
-) -> LoadedTarget:
-    """A model whose weights are traced; see :func:`_packed`."""
-    model = decode_model(config, platforms.current().layout, partitioning)
-    return as_loaded(model, _packed(config, **packing), source)
+    config: Config, partitioning: Partitioning | None, source: str, *,
+    output_tokens: Sequence[int] | None = None, int8: bool = False,
+) -> LoadedTarget:  # fmt: skip
+    """A model whose weights are zeros, which are only traced."""
+    layout = platforms.current().layout
+    zeros = {
+        path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
+    }
+    pack = decode_model(config, layout).pack
+    params = pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
+    return as_loaded(decode_model(config, layout, partitioning), params, source)
 
 
 def shaped_decoder(

@@ -23,7 +23,7 @@ class Candidate:
       shape: of a block's guesses; of speculative beams a chain, whose gamma are the draft's levels.
       tokens: that a block emits, or levels that a call advances, as predicted; None where the
         shape is found while decoding.
-      predicted: speedup over plain decoding.
+      predicted: speedup over plain decoding, without the encoders.
       measured: that of whole decodes, for each token; None where there was none.
     """
 

@@ -205,6 +205,7 @@ class _Session:
     def affordable(self, ready: Decoders, batch: Batch, max_decode_len: int) -> int:
         """Tokens of a row that each way can decode in the time that the probes have; 0 if none."""
         plain, few = ready[PLAIN], min(_FEWEST_TOKENS, max_decode_len)
+        # Of each way there is a decode to warm up, one that is timed, and one of one block.
         seconds = (_PROBED - _COMPILED) * self._seconds / (3 * len(ready))
 
         def took(limit: int) -> float:

@@ -143,21 +143,7 @@ class DecodeSpace:
             many = wide.block / plain.block - _at(verify, nodes)
             if probe.shape.levels > 1:
                 levels[self._ranks] = max(cost, (many - cost) / (probe.shape.levels - 1))
-        encoders = (plain.start / plain.block, max(0.0, fast.start - plain.start) / plain.block)
-        tokens = plain.calls / len(plain.results)
-
-        def whole(candidate: Candidate) -> float:
-            """The speedup of decodes with their encoders, of whose last block half is dropped."""
-            target, draft = encoders
-            assert candidate.tokens is not None
-            assert candidate.predicted is not None
-            steps = (tokens + (candidate.tokens - 1) / 2) / candidate.predicted
-            return (target + tokens) / (target + draft + steps)
-
-        candidates = [
-            dataclasses.replace(each, predicted=whole(each))
-            for each in self._predicted(accepted, verify, levels)
-        ]
+        candidates = self._predicted(accepted, verify, levels)
         return self._estimated(accepted, cost, verify, candidates, note)
 
     def assumed(self) -> Choice:

@@ -99,29 +99,27 @@ def timed(block, start=0.0, *, blocks=20, rates=(12,), examined=20, alpha=0.6):
     return Timed(start + blocks * block, start + block, (types.SimpleNamespace(stats=counts),))
 
 
-def found(slope, cost, *, ranks=(12, 3, 1), encoders=(0.0, 0.0), chain_of=3):
+def found(slope, cost, *, ranks=(12, 3, 1), start=0.0, chain_of=3):
     """What the probes say where a call on n guesses takes 1 + slope n, a draft's level ``cost``."""
-    target, draft = encoders
     v = {n: 1 + slope * n for n in (7, 23, chain_of, 24)}
     return {
-        PLAIN: timed(1.0, target),
-        f"gamma {chain_of}": timed(v[chain_of] + chain_of * cost, target + draft),
-        FREE[7]: timed(v[7], target), FREE[23]: timed(v[23], target),
+        PLAIN: timed(1.0, start),
+        f"gamma {chain_of}": timed(v[chain_of] + chain_of * cost, 2 * start),
+        FREE[7]: timed(v[7], start), FREE[23]: timed(v[23], start),
         "acceptance by rank": timed(v[24] + 3 * cost, rates=ranks),
     }  # fmt: skip
 
 
-def test_gamma_is_predicted_from_alpha_c_v_and_encoders(models, drafts):
+def test_gamma_is_predicted_from_alpha_c_and_v(models, drafts):
+    """Encoders do not count."""
     kind = kind_of(models, drafts["model"], "gamma")
-    estimate = kind.estimate(found(0.1, 0.05, encoders=(3.0, 1.0)))
+    estimate = kind.estimate(found(0.1, 0.05, start=3.0))
     assert estimate.accepted == pytest.approx((0.6,))
     assert estimate.cost_ratio == pytest.approx(0.05)
     assert estimate.verify_ratio == pytest.approx({7: 1.7, 23: 3.3})
     for each in estimate.candidates:
-        decoder = theory.speedup(0.6, each.shape.gamma, 0.05, 1 + 0.1 * each.shape.gamma)
-        # Half of what the last block emits is behind the end.
-        tokens = 20 + (theory.expected_tokens(0.6, each.shape.gamma) - 1) / 2
-        assert each.predicted == pytest.approx(23 / (4 + tokens / decoder))
+        gamma = each.shape.gamma
+        assert each.predicted == pytest.approx(theory.speedup(0.6, gamma, 0.05, 1 + 0.1 * gamma))
     best = max(range(1, 16), key=lambda n: theory.speedup(0.6, n, 0.05, 1 + 0.1 * n))
     assert estimate.candidates[0].shape.gamma == best
     assert [each.shape.gamma for each in kind.shortlist(estimate)][:2] == [

@@ -14,9 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from specdec.reproduce.pages import files as page_files
 from specdec.reproduce.pages import sections as pages
-from specdec.reproduce.pages.compiled_pages import draw_devices
+from specdec.reproduce.pages import tables
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -31,12 +30,12 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     try:
         for name in args.pages or known:
             if name not in known:
-                raise page_files.PageError(f"No page {name}; there are {', '.join(known)}.")
-            if page_files.rewrite(root / name, known[name], check=args.check):
+                raise tables.PageError(f"No page {name}; there are {', '.join(known)}.")
+            if tables.rewrite(root / name, known[name], check=args.check):
                 stale.append(name)
             if name == "README.md" and not args.check:
-                draw_devices(root)
-    except page_files.PageError as error:
+                pages.draw_devices(root)
+    except tables.PageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.check and stale:

@@ -12,30 +12,25 @@ _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class Hardware:
-    """A device's public figures."""
-
-    name: str
-    memory: float  # Bytes it has.
-    bandwidth: float  # Bytes of it that can be read, a second.
-
-
-@dataclasses.dataclass(frozen=True)
 class Chip:
     """A kind of device.
 
     Attributes:
-      name: for users.
+      name: by which users ask for it.
+      label: its maker's name.
       platform: of its programs.
-      hardware: its public figures; of one chip.
+      memory: bytes it has.
+      bandwidth: bytes of it that can be read, a second.
       clock: cycles a second that the compiler's estimates are in; None where it makes none.
       cores: TensorCores of a chip, which Google's names of slices count; 1 where they count chips.
       dimensions: of the torus that slices are cut from; 0 for GPUs.
     """
 
     name: str
+    label: str
     platform: Platform
-    hardware: Hardware
+    memory: float
+    bandwidth: float
     clock: float | None = None
     cores: int = 1
     dimensions: int = 0
@@ -46,17 +41,17 @@ CHIPS = {
     for chip in (
         # https://docs.cloud.google.com/tpu/docs/v4. The clock is that at which 2 x 4
         # matrix units of 128 x 128 reach the peak.
-        Chip("v4", TPU, Hardware("TPU v4", 32 * _GIB, 1.2e12), 1.05e9, 2, 3),
+        Chip("v4", "TPU v4", TPU, 32 * _GIB, 1.2e12, 1.05e9, 2, 3),
         # https://docs.cloud.google.com/tpu/docs/v5e. The clock: as above, of 4 matrix units.
-        Chip("v5e", TPU, Hardware("TPU v5e", 16 * _GIB, 819e9), 1.5e9, 1, 2),
+        Chip("v5e", "TPU v5e", TPU, 16 * _GIB, 819e9, 1.5e9, 1, 2),
         # https://docs.cloud.google.com/tpu/docs/v5p. The clock: as above, of 2 x 4.
-        Chip("v5p", TPU, Hardware("TPU v5p", 95 * _GIB, 2.765e12), 1.75e9, 2, 3),
+        Chip("v5p", "TPU v5p", TPU, 95 * _GIB, 2.765e12, 1.75e9, 2, 3),
         # https://docs.cloud.google.com/tpu/docs/v6e. The clock is not confirmed.
-        Chip("v6e", TPU, Hardware("TPU v6e", 32 * _GIB, 1.6e12), 1.75e9, 1, 2),
+        Chip("v6e", "TPU v6e", TPU, 32 * _GIB, 1.6e12, 1.75e9, 1, 2),
         # https://www.nvidia.com/en-us/data-center/h100, SXM.
-        Chip("h100", GPU, Hardware("H100", 80e9, 3.35e12)),
+        Chip("h100", "H100", GPU, 80e9, 3.35e12),
         # https://www.nvidia.com/en-us/data-center/h200, SXM.
-        Chip("h200", GPU, Hardware("H200", 141e9, 4.8e12)),
+        Chip("h200", "H200", GPU, 141e9, 4.8e12),
     )
 }
 # Chips of a slice to how they stand. Whole hosts, of 4 chips; a slice of 8 in a plane is one host.
@@ -102,7 +97,7 @@ class Slice:
     def __str__(self) -> str:
         many = "" if self.count == 1 else f"{self.count} x "
         where = "" if self.hosts == 1 else f" on {self.hosts} hosts"
-        return f"{many}{self.chip.hardware.name}{where}"
+        return f"{many}{self.chip.label}{where}"
 
 
 def find(name: str) -> Slice:

@@ -28,13 +28,6 @@ _CUDA = "12"
 _INSTALL = 'Install what compiles for it: pip install "specdec-jax[compilers]".'
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _wanted() -> dict[str, dict[str, str]]:
     """Packages that compile for each platform, and how their versions begin."""
     requirements = " ".join(metadata.requires("jax") or ())
@@ -49,9 +42,12 @@ def _wanted() -> dict[str, dict[str, str]]:
 def check(where: Slice) -> None:
     """Raises ValueError unless the wheels that compile for a chip are there, for this JAX."""
     for package, begins in _wanted()[where.chip.platform.name].items():
-        found = _version(package)
-        if found is None:
-            raise ValueError(f"{package} is not installed, and {where.name} needs it. {_INSTALL}")
+        try:
+            found = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            raise ValueError(
+                f"{package} is not installed, and {where.name} needs it. {_INSTALL}"
+            ) from None
         if not found.startswith(begins):
             raise ValueError(
                 f"{package} {found} does not go with JAX {jax.__version__}, which needs "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,6 @@ from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import Checkpoint
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.transformer.model import TransformerModel
-from specdec.types import Prompt
 
 
 def compile_report(
@@ -41,7 +41,6 @@ def compile_report(
     int8: bool = False,
     names: tuple[str, str | None] | None = None,
     config_of: Callable[[str], Config] | None = None,
-    compiler_options: dict[str, Any] | None = None,
     plain: ProgramReport | None = None,
     **options: Any,
 ) -> CompileReport:
@@ -63,7 +62,6 @@ def compile_report(
       int8: whether the target's weights have 8 bits.
       names: of target and draft in the report.
       config_of: the config of a model that a spec names; its directory's unless given.
-      compiler_options: those that decodes are compiled with unless given.
       plain: plain decoding of this target, compiled before: another draft's report has it.
       options: fields of :class:`specdec.Decoding`, which replace those of ``decoding``.
 
@@ -93,14 +91,12 @@ def compile_report(
 
     def compiled(drafted: Any, how: Decoding) -> ProgramReport:
         with place.tracing():
-            made = shaped_decoder(
+            decoder, params = shaped_decoder(
                 target_config, drafted, how, partitionings=(place.target, place.draft), int8=int8,
                 config_of=lambda source: _config(config_of(source), dtype),
             )  # fmt: skip
-        program = compile_decode(
-            place, made, batch_size=how.batch_size, input_len=how.max_input_len,
-            options=compiler_options,
-        )  # fmt: skip
+        sizes = {"batch_size": how.batch_size, "input_len": how.max_input_len}
+        program = compile_decode(place, decoder, params, **sizes)
         return ProgramReport.of(program, place.where.chip, how.depth, branch)
 
     return CompileReport(
@@ -145,46 +141,33 @@ def _name(source: Any, role: str) -> str:
 
 
 def compile_decode(
-    place: Place, decoder: Decoder, *, batch_size: int = 1, input_len: int = 64,
-    options: dict[str, Any] | None = None,
-) -> Program:  # fmt: skip
+    place: Place, decoder: Decoder, params: Any, *, batch_size: int = 1, input_len: int = 64
+) -> Program:
     """The program that decodes or searches a batch, compiled for a chip or a mesh.
 
     Args:
       decoder: its models must be made for the place: inside of :meth:`Place.tracing`, and on a
-        mesh with :attr:`Place.target` and :attr:`Place.draft`. Parameters may be shapes; those of
-        a mesh say by their shardings how they lie, and what has none is whole on each chip.
+        mesh with :attr:`Place.target` and :attr:`Place.draft`.
+      params: of its loop, as shapes. Those of a mesh say by their shardings how they lie, and what
+        has none is whole on each chip.
       input_len: tokens of each text, which the usual bucket is made of.
-      options: see :func:`specdec.compile.programs.compile_program`.
 
     Raises:
       ValueError: the mesh cannot cut the batch into equal parts.
       DoesNotFitError: see :func:`specdec.compile.programs.compile_program`.
     """
     decoder.target.check_batch_size(batch_size)
-    prompt, row_ids = _rows(place, decoder, batch_size, input_bucket(input_len))
-
-    whole: Any = decoder.loop
-
-    def decode(params, prompt, row_ids, limit, seed):
-        return loop.decode.function(
-            whole, params, prompt, row_ids, limit, seed,
-            output_bucket=decoder.output_bucket,
-        )  # fmt: skip
-
-    limit, seed = np.int32(decoder.max_decode_len), seed_words(decoder.seed)
-    args = (decoder.loop_params, prompt, row_ids, limit, seed)
-    return compile_program(place, decode, *args, options=options)
-
-
-def _rows(place: Place, decoder: Decoder, batch_size: int, input_len: int) -> tuple[Prompt, Any]:
-    """A prompt and its rows' ids, as shapes on the chips that decode them."""
-    tokens = np.zeros((batch_size, input_len), np.int32)
-    prompt = decoder.target.model.prompt(tokens, np.full(batch_size, input_len, np.int32))
+    size = input_bucket(input_len)
+    lengths = np.full(batch_size, size, np.int32)
+    prompt = decoder.target.model.prompt(np.zeros((batch_size, size), np.int32), lengths)
     rows = place.target.sharding(("batch",)) if place.target else place.whole
 
     def shape(array: Any) -> jax.ShapeDtypeStruct:
         array = np.asarray(array)
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
 
-    return jax.tree.map(shape, (prompt, np.arange(batch_size, dtype=np.int32)))
+    given = jax.tree.map(shape, (prompt, np.arange(batch_size, dtype=np.int32)))
+    whole: Any = decoder.loop
+    decode = functools.partial(loop.decode.function, whole, output_bucket=decoder.output_bucket)
+    limit, seed = np.int32(decoder.max_decode_len), seed_words(decoder.seed)
+    return compile_program(place, decode, params, *given, limit, seed)

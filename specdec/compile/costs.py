@@ -6,8 +6,9 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from specdec.compile.hlo import Computation, Instruction, Module
+from specdec.compile.hlo import Computation, Instruction
 
 # Nothing is done for these: names, and the second end of a copy under way.
 _FREE = {
@@ -46,30 +47,18 @@ class Cost:
     largest: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.cycles + other.cycles, self.bytes + other.bytes, self.kernels + other.kernels,
-            self.collectives + other.collectives, self.largest + other.largest,
-        )  # fmt: skip
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Cost(*(mine + its for mine, its in pairs))
 
-    def __mul__(self, times: int) -> Cost:
-        def scaled(counts: Counter[str]) -> Counter[str]:
-            return Counter({name: times * count for name, count in counts.items()})
+    def scaled(self, factor: float) -> Cost:
+        """Cost of so many times this part; whole numbers, rounded."""
 
-        return Cost(
-            times * self.cycles, times * self.bytes, times * self.kernels,
-            scaled(self.collectives), scaled(self.largest),
-        )  # fmt: skip
+        def times(value: int | Counter[str]) -> Any:
+            if isinstance(value, Counter):
+                return Counter({name: round(factor * count) for name, count in value.items()})
+            return round(factor * value)
 
-    def divided(self, count: int) -> Cost:
-        """Cost of one of ``count`` equal parts."""
-
-        def shared(counts: Counter[str]) -> Counter[str]:
-            return Counter({name: round(each / count) for name, each in counts.items()})
-
-        return Cost(
-            round(self.cycles / count), round(self.bytes / count), round(self.kernels / count),
-            shared(self.collectives), shared(self.largest),
-        )  # fmt: skip
+        return Cost(*map(times, vars(self).values()))
 
     @staticmethod
     def total(costs: Iterable[Cost]) -> Cost:
@@ -77,9 +66,7 @@ class Cost:
         return sum(costs, Cost())
 
 
-def cost_of(
-    module: Module, computation: Computation, instruction: Instruction, kernels: Mapping[str, int]
-) -> Cost:
+def cost_of(instruction: Instruction, kernels: Mapping[str, int]) -> Cost:
     """An instruction's own cost, without the computations that it calls.
 
     Args:
@@ -87,14 +74,12 @@ def cost_of(
     """
     if instruction.opcode in _FREE | _CONTROL:
         return Cost(kernels=kernels.get(instruction.name, 0))
-    traffic = bytes_of(module, computation, instruction)
+    traffic, cycles = bytes_of(instruction), instruction.cycles
     kind = instruction.opcode.removesuffix("-start")
-    cycles = instruction.cycles
-    label = _label(instruction)
     return Cost(
         cycles, traffic, kernels.get(instruction.name, 0),
         Counter({kind: 1} if kind in _COLLECTIVES else {}),
-        Counter({label: cycles or (traffic if kernels else 0)}),
+        Counter({_label(instruction): cycles or (traffic if kernels else 0)}),
     )  # fmt: skip
 
 
@@ -104,8 +89,9 @@ def _label(instruction: Instruction) -> str:
     return "/".join(parts[-2:]) or instruction.opcode
 
 
-def bytes_of(module: Module, computation: Computation, instruction: Instruction) -> int:
+def bytes_of(instruction: Instruction) -> int:
     """Bytes of main memory that an instruction reads and writes."""
+    operands = instruction.operands
     if instruction.opcode in _COPIES:
         # Both ends are in its result; it moves the smaller: a slice, or the whole.
         ends = [shape for shape in instruction.shapes if shape.dims][:2]
@@ -114,20 +100,19 @@ def bytes_of(module: Module, computation: Computation, instruction: Instruction)
         return 0
     inside = None
     if instruction.opcode == "fusion":
-        (inside,) = module.called(instruction, "calls")
+        (inside,) = instruction.calls("calls")
     read = 0
-    for number, name in enumerate(instruction.operands):
-        shapes = computation.instructions[name].shapes
-        if len(shapes) != 1 or shapes[0].space:
+    for number, operand in enumerate(operands):
+        if len(operand.shapes) != 1 or operand.shapes[0].space:
             continue
-        if instruction.opcode == "custom-call" and name in instruction.operands[:number]:
+        if instruction.opcode == "custom-call" and operand in operands[:number]:
             continue  # Two views of one array, such as the halves of a joined kernel.
         if inside is None:
-            read += _read(instruction, number, shapes[0].bytes)
+            read += _read(instruction, number, operand.bytes)
         elif (parameter := inside.parameters.get(number)) is not None:
-            read += min(shapes[0].bytes, _parts_read(module, inside, parameter))
+            read += min(operand.bytes, _parts_read(parameter))
     if instruction.opcode == "dynamic-update-slice" and not instruction.shapes[0].space:
-        return read + computation.instructions[instruction.operands[1]].bytes  # In place.
+        return read + operands[1].bytes  # In place.
     return read + _written(instruction, inside)
 
 
@@ -140,20 +125,20 @@ def _read(instruction: Instruction, number: int, whole: int) -> int:
     return whole
 
 
-def _parts_read(module: Module, inside: Computation, parameter: Instruction) -> int:
+def _parts_read(parameter: Instruction) -> int:
     """Bytes read of a fusion's parameter: the whole, unless all that reads it takes parts of it."""
-    if parameter is inside.root:
+    if parameter is parameter.computation.root:
         return parameter.bytes
     total = 0
-    for user in inside.users[parameter.name]:
-        first = user.operands[0] == parameter.name
+    for user in parameter.users:
+        first = user.operands[0] is parameter
         if user.opcode == "bitcast":
-            total += _parts_read(module, inside, user)
+            total += _parts_read(user)
         elif user.opcode == "fusion":
-            (nested,) = module.called(user, "calls")
-            for number, name in enumerate(user.operands):
-                if name == parameter.name and number in nested.parameters:
-                    total += _parts_read(module, nested, nested.parameters[number])
+            (nested,) = user.calls("calls")
+            for number, operand in enumerate(user.operands):
+                if operand is parameter and number in nested.parameters:
+                    total += _parts_read(nested.parameters[number])
         elif first and user.opcode in _PARTS:
             total += user.bytes
         elif not (first and user.opcode == "dynamic-update-slice"):
@@ -168,16 +153,14 @@ def _written(instruction: Instruction, inside: Computation | None) -> int:
         shapes = shapes[:1]  # The rest is the memory that a library works in.
     roots = [inside.root] if inside else []
     if inside and inside.root.opcode == "tuple":
-        roots = [inside.instructions[name] for name in inside.root.operands]
+        roots = inside.root.operands
     total = 0
     for at, shape in enumerate(shapes):
         if shape.space:
             continue
         root = roots[at] if len(roots) == len(shapes) else None
-        while inside and root and root.opcode == "bitcast":
-            root = inside.instructions[root.operands[0]]
-        if inside and root and root.opcode == "dynamic-update-slice":
-            total += inside.instructions[root.operands[1]].bytes
-        else:
-            total += shape.bytes
+        while root and root.opcode == "bitcast":
+            root = root.operands[0]
+        updated = root and root.opcode == "dynamic-update-slice"
+        total += root.operands[1].bytes if root and updated else shape.bytes
     return total

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from specdec.compile.flow import Flow
-from specdec.compile.hlo import Computation, Instruction, Module, Shape
+from specdec.compile.flow import moves, weight
+from specdec.compile.hlo import Instruction, Module, Shape
 from specdec.compile.phases import decode_loop, executed, within
 
 _PRODUCTS = {"dot", "convolution", "custom-call"}
@@ -41,50 +41,42 @@ class Findings:
 
 def find(module: Module) -> Findings:
     """Raises ValueError if the program has no loop."""
-    flow, loop = Flow(module), decode_loop(module)
-    start, block = list(executed(module, module.entry, loop)), list(within(module, loop))
-    restated = [found for each in start if (found := _restated(flow, *each)) is not None]
-    inside = [found for each in block if (found := _restated(flow, *each)) is not None]
+    loop = decode_loop(module)
+    block = list(within(loop))
+    restated = [found for each in executed(module.entry, loop) if (found := _restated(each))]
+    inside = [found for each in block if (found := _restated(each))]
     restated += [found for found in inside if not found[1].space]
     wider = [new.bytes for old, new in restated if new.bits > old.bits]
     copies = [(old, new.bytes) for old, new in restated if new.bits <= old.bits]
     return Findings(
         weight_copy_bytes=sum(size for _, size in copies),
         weight_widened_bytes=sum(wider),
-        row_loops=sum(_over_rows(instruction) for _, instruction in block),
-        one_token_vector_products=sum(
-            _on_vector_unit(flow, computation, instruction) for computation, instruction in block
-        ),
+        row_loops=sum(map(_over_rows, block)),
+        one_token_vector_products=sum(map(_on_vector_unit, block)),
         stacked_copies=sum(len(old.dims) > 2 for old, _ in copies),
         sorts=sum(
             part.opcode in ("sort", "topk") or part.target.startswith(_SORTS)
-            for _, instruction in block
-            for part in _parts(module, instruction)
+            for instruction in block
+            for part in _parts(instruction)
         ),
     )
 
 
-def _restated(
-    flow: Flow, computation: Computation, instruction: Instruction
-) -> tuple[Shape, Shape] | None:
+def _restated(instruction: Instruction) -> tuple[Shape, Shape] | None:
     """A kernel's shape and what it is written as once more; None if this does no such thing."""
     if instruction.opcode in ("bitcast", "copy-done", "slice-start", "slice-done", "custom-call"):
         return None
     joins = instruction.opcode in ("concatenate", "slice", "pad")
-    if not (joins or flow.moves(instruction)) or not instruction.operands:
+    if not (joins or moves(instruction)) or not instruction.operands:
         return None
     (new, *_) = instruction.shapes
-    weights = [flow.weight(computation, name) for name in instruction.operands]
-    shapes = [weight.shapes[0] for weight in weights if weight is not None]
+    shapes = [found.shapes[0] for each in instruction.operands if (found := weight(each))]
     largest = max(shapes, key=lambda shape: shape.size, default=None)
     if largest is None or new.size < largest.size:
         return None
     # Fetched to the chip as it is, it is a part of being read.
-    return (
-        None
-        if new == dataclasses.replace(largest, space=new.space) and new.space
-        else (largest, new)
-    )
+    fetched = new.space and new == dataclasses.replace(largest, space=new.space)
+    return None if fetched else (largest, new)
 
 
 def _over_rows(instruction: Instruction) -> bool:
@@ -93,21 +85,21 @@ def _over_rows(instruction: Instruction) -> bool:
     return instruction.opcode == "while" and ends not in ("while", "scan")
 
 
-def _on_vector_unit(flow: Flow, computation: Computation, instruction: Instruction) -> bool:
+def _on_vector_unit(instruction: Instruction) -> bool:
     """A fusion that is made for a product of a kernel, and has none in it."""
     if instruction.opcode != "fusion":
         return False
-    parts = _parts(flow.module, instruction)
+    parts = _parts(instruction)
     kinds = {each.opcode for each in parts}
     made_for = any(each.op_name.endswith("dot_general") for each in parts)
     if not made_for or "multiply" not in kinds or kinds & _PRODUCTS:
         return False
-    return any(flow.weight(computation, name) is not None for name in instruction.operands)
+    return any(weight(each) is not None for each in instruction.operands)
 
 
-def _parts(module: Module, instruction: Instruction) -> list[Instruction]:
+def _parts(instruction: Instruction) -> list[Instruction]:
     """An instruction, and all parts of it if it is a fusion, also of fusions in that."""
     if instruction.opcode != "fusion":
         return [instruction]
-    (inside,) = module.called(instruction, "calls")
-    return [instruction, *(part for each in inside for part in _parts(module, each))]
+    (inside,) = instruction.calls("calls")
+    return [instruction, *(part for each in inside for part in _parts(each))]

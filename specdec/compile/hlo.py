@@ -50,28 +50,38 @@ class Shape:
         return self.size * self.bits // 8
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Instruction:
     """An instruction: one line of a computation.
 
     Attributes:
       shapes: of its result; those of a tuple's arrays in order.
-      operands: names of instructions of the same computation.
-      called: names of computations by what they are to it, such as "body" or "calls".
       op_name: where in the traced program it is from; "" where the compiler does not say.
       cycles: the TPU compiler's estimate; 0 where it makes none.
-      rest: the line's text behind the operands.
+      argument: the text between the parentheses.
+      rest: the line's text behind them.
+      operands: instructions of the same computation.
+      users: those that have it as operand.
+      called: computations by what they are to it, such as "body" or "calls".
+      computation: where it stands.
     """
 
     name: str
     opcode: str
     shapes: tuple[Shape, ...]
-    operands: tuple[str, ...]
-    called: Mapping[str, tuple[str, ...]]
     op_name: str
     cycles: int
-    argument: str  # The text between the parentheses.
+    argument: str
     rest: str
+    operands: list[Instruction] = dataclasses.field(default_factory=list)
+    users: list[Instruction] = dataclasses.field(default_factory=list)
+    called: dict[str, list[Computation]] = dataclasses.field(default_factory=dict)
+    computation: Computation = dataclasses.field(init=False)
+
+    def calls(self, *roles: str) -> list[Computation]:
+        """The computations that it calls in these roles, all if none is given."""
+        found = (each for role, each in self.called.items() if not roles or role in roles)
+        return [computation for each in found for computation in each]
 
     @property
     def index(self) -> int:
@@ -97,13 +107,18 @@ class Instruction:
         return int(count) if count else None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Computation:
-    """Instructions by name, in the order of the text."""
+    """Instructions by name, in the order of the text.
+
+    Attributes:
+      caller: the last instruction that calls it; None of the entry.
+    """
 
     name: str
     instructions: dict[str, Instruction]
     root: Instruction
+    caller: Instruction | None = None
 
     def __iter__(self) -> Iterator[Instruction]:
         return iter(self.instructions.values())
@@ -113,15 +128,6 @@ class Computation:
         """Parameters by number."""
         return {each.index: each for each in self if each.opcode == "parameter"}
 
-    @functools.cached_property
-    def users(self) -> dict[str, list[Instruction]]:
-        """Users of each instruction by its name: those that have it as operand."""
-        found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
-        for each in self:
-            for operand in dict.fromkeys(each.operands):
-                found[operand].append(each)
-        return found
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Module:
@@ -129,15 +135,6 @@ class Module:
 
     computations: dict[str, Computation]
     entry: Computation
-
-    def called(self, instruction: Instruction, *roles: str) -> list[Computation]:
-        """The computations that an instruction calls in these roles, all if none is given."""
-        return [
-            self.computations[name]
-            for role, names in instruction.called.items()
-            if not roles or role in roles
-            for name in names
-        ]
 
 
 def parse(text: str) -> Module:
@@ -161,7 +158,26 @@ def parse(text: str) -> Module:
             root = instruction if match[1] else root
     if entry not in computations:
         raise ValueError("This is not the text of an HLO module: it has no ENTRY.")
+    for computation in computations.values():
+        for instruction in computation:
+            _link(instruction, computation, computations)
     return Module(computations, computations[entry])
+
+
+def _link(
+    instruction: Instruction, computation: Computation, computations: Mapping[str, Computation]
+) -> None:
+    """Finds what an instruction's text names."""
+    instruction.computation = computation
+    names = _NAME.findall(instruction.argument)
+    instruction.operands = [computation.instructions[name] for name in names]
+    for operand in dict.fromkeys(instruction.operands):
+        operand.users.append(instruction)
+    for role, text in _CALLED.findall(instruction.rest):
+        called = [computations[name] for name in _NAME.findall(text) or [text]]
+        instruction.called[role] = called
+        for each in called:
+            each.caller = instruction
 
 
 def _instruction(name: str, text: str) -> Instruction:
@@ -171,14 +187,9 @@ def _instruction(name: str, text: str) -> Instruction:
     opens = text.index("(")
     opcode, closes = text[:opens], _closing(text, opens)
     inside, rest = text[opens + 1 : closes - 1], text[closes:]
-    called = {
-        role: tuple(_NAME.findall(names)) or (names,) for role, names in _CALLED.findall(rest)
-    }
-    return Instruction(
-        name, opcode, _shapes(shape), tuple(_NAME.findall(inside)), called,
-        _found(r'\bop_name="([^"]*)"', rest),
-        int(_found(r'"estimated_cycles":"(\d+)"', rest) or 0), inside, rest,
-    )  # fmt: skip
+    cycles = int(_found(r'"estimated_cycles":"(\d+)"', rest) or 0)
+    op_name = _found(r'\bop_name="([^"]*)"', rest)
+    return Instruction(name, opcode, _shapes(shape), op_name, cycles, inside, rest)
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:

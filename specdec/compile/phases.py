@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from specdec.compile.costs import Cost, cost_of
-from specdec.compile.flow import Flow
+from specdec.compile.flow import trips
 from specdec.compile.hlo import Computation, Instruction, Module
 
 # The engine's, in its ``jax.named_scope``s; of a draft also the loop of its steps after the first
@@ -17,6 +17,7 @@ PHASES = ("draft/while", "draft", "target", "verify", "commit")
 STEPS, OTHER = PHASES[0], "other"  # The latter for what stands outside of them.
 _PHASE = re.compile(rf"/({'|'.join(PHASES)})(?=/|$)")
 Branch = Literal["cheapest", "dearest"]
+_CONTROL = ("while", "conditional", "call")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,54 +41,49 @@ def decode_loop(module: Module) -> Instruction:
     loops = [each for each in module.entry if each.opcode == "while"]
     if not loops:
         raise ValueError("This program has no loop, so it is no decode.")
-    return max(loops, key=lambda loop: sum(1 for _ in within(module, loop)))
+    return max(loops, key=lambda loop: sum(1 for _ in within(loop)))
 
 
-def within(module: Module, loop: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+def within(loop: Instruction) -> Iterator[Instruction]:
     """All instructions of a loop's body, and of the loops and branches in it."""
-    for called in module.called(loop, "body"):
-        yield from executed(module, called)
+    for called in loop.calls("body"):
+        yield from executed(called)
 
 
-def executed(
-    module: Module, computation: Computation, stop: Instruction | None = None
-) -> Iterator[tuple[Computation, Instruction]]:
+def executed(computation: Computation, stop: Instruction | None = None) -> Iterator[Instruction]:
     """All instructions that a computation runs one by one: not those that fusions are made of.
 
     Args:
       stop: a loop whose inside is left out.
     """
     for instruction in computation:
-        yield computation, instruction
-        if instruction is stop:
-            continue
-        if instruction.opcode in ("while", "conditional", "call"):
-            for called in module.called(instruction):
-                yield from executed(module, called)
+        yield instruction
+        if instruction.opcode in _CONTROL and instruction is not stop:
+            for called in instruction.calls():
+                yield from executed(called)
 
 
+@dataclasses.dataclass(frozen=True)
 class Reader:
     """Adds up a module's costs.
 
-    Args:
+    Attributes:
       kernels: launches of each instruction by name; empty for a TPU.
       draft_trips: passes of a loop of draft steps where the compiler does not know them. Of all
         others that it does not know one pass counts.
       branch: which branch of a conditional counts.
     """
 
-    def __init__(
-        self, module: Module, kernels: Mapping[str, int] = {}, draft_trips: int | None = None,
-        branch: Branch = "cheapest",
-    ):  # fmt: skip
-        self.module, self.kernels, self.flow = module, kernels, Flow(module)
-        self._draft_trips, self._branch = draft_trips, branch
+    module: Module
+    kernels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    draft_trips: int | None = None
+    branch: Branch = "cheapest"
 
     def phases(self) -> Phases:
         """Raises ValueError if the program has no loop."""
         main = decode_loop(self.module)
         start = Cost.total(self._costs(self.module.entry, "start", skip=main).values())
-        (body,), (condition,) = (self.module.called(main, role) for role in ("body", "condition"))
+        (body,), (condition,) = (main.calls(role) for role in ("body", "condition"))
         block = self._costs(body, None)
         ends = Cost.total(self._costs(condition, OTHER).values())
         block[OTHER] = block.get(OTHER, Cost()) + ends
@@ -100,55 +96,53 @@ class Reader:
         phases = {} if phase else _phases_of(computation)
         found: dict[str, Cost] = {}
         for instruction in computation:
-            if instruction is skip:
-                continue
-            where = phase or phases[instruction.name]
-            found[where] = found.get(where, Cost()) + self._cost(computation, instruction, where)
+            if instruction is not skip:
+                where = phase or phases[instruction]
+                found[where] = found.get(where, Cost()) + self._cost(instruction, where)
         return found
 
-    def _cost(self, computation: Computation, instruction: Instruction, phase: str) -> Cost:
-        inside = [
-            Cost.total(self._costs(called, phase).values())
-            for called in self.module.called(instruction)
-            if instruction.opcode in ("while", "conditional", "call")
-        ]
-        own = cost_of(self.module, computation, instruction, self.kernels)
-        if instruction.opcode == "while":
-            trips = self.flow.trips(computation, instruction)
-            if trips is None and phase == STEPS:
-                trips = self._draft_trips
-            return own + Cost.total(inside) * (1 if trips is None else trips)
+    def _cost(self, instruction: Instruction, phase: str) -> Cost:
+        own = cost_of(instruction, self.kernels)
+        if instruction.opcode not in _CONTROL:
+            return own
+        inside = [Cost.total(self._costs(called, phase).values()) for called in instruction.calls()]
         if instruction.opcode == "conditional":
-            choose = min if self._branch == "cheapest" else max
+            choose = min if self.branch == "cheapest" else max
             return own + choose(inside, key=lambda cost: (cost.cycles, cost.bytes))
-        return own + Cost.total(inside)
+        times = 1
+        if instruction.opcode == "while":
+            times = trips(instruction)
+            if times is None:
+                times = self.draft_trips if phase == STEPS and self.draft_trips else 1
+        return own + Cost.total(inside).scaled(times)
 
 
-def _phases_of(computation: Computation) -> dict[str, str]:
+def _phases_of(computation: Computation) -> dict[Instruction, str]:
     """Phase of each instruction: that of its op_name, else of its user, else of the one before.
 
     A copy that the compiler began early, to hide it, belongs to the phase that needs it, which may
     be one of the next block.
     """
-    found: dict[str, str] = {}
-    for users in (computation.users, _users_in_next_pass(computation)):
+    found: dict[Instruction, str] = {}
+    for later in ({}, _users_in_next_pass(computation)):
         for instruction in reversed(list(computation)):
             named = _PHASE.search(instruction.op_name)
-            needed = (found.get(user.name) for user in users.get(instruction.name, ()))
+            users = [*instruction.users, *later.get(instruction, ())]
+            needed = (found.get(user) for user in users)
             phase = named[1] if named else next((each for each in needed if each), None)
             if phase:
-                found.setdefault(instruction.name, phase)
+                found.setdefault(instruction, phase)
     last = OTHER
     for instruction in computation:
-        last = found.setdefault(instruction.name, last)
+        last = found.setdefault(instruction, last)
     return found
 
 
-def _users_in_next_pass(computation: Computation) -> dict[str, list[Instruction]]:
-    """Users of each instruction, with those of the next pass of a loop."""
-    users = {name: list(each) for name, each in computation.users.items()}
+def _users_in_next_pass(computation: Computation) -> dict[Instruction, list[Instruction]]:
+    """Users that an instruction of a loop's body has in the next pass."""
+    users: dict[Instruction, list[Instruction]] = {}
     if computation.root.opcode == "tuple" and 0 in computation.parameters:
-        for part in computation.users[computation.parameters[0].name]:
+        for part in computation.parameters[0].users:
             if part.opcode == "get-tuple-element":
-                users[computation.root.operands[part.index]].append(part)
+                users.setdefault(computation.root.operands[part.index], []).append(part)
     return users

@@ -107,22 +107,17 @@ class Place:
             return SingleDeviceSharding(devices(self.where)[0])
         return NamedSharding(self._mesh, PartitionSpec())
 
-    @contextlib.contextmanager
-    def tracing(self) -> Iterator[None]:
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
         """Context in which models are made and programs are traced for these chips."""
-        with platforms.compiling_for(self.where.chip.platform):
-            yield
+        return platforms.compiling_for(self.where.chip.platform)
 
     def shaped(self, tree: Any) -> Any:
         """A tree's shapes on these chips: where its own shardings say, else whole on each."""
 
         def shape(leaf: Any) -> jax.ShapeDtypeStruct:
-            own = (
-                getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct) else None
-            )
-            return jax.ShapeDtypeStruct(
-                np.shape(leaf), jnp.result_type(leaf), sharding=own or self.whole
-            )
+            own = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
+            size, dtype = np.shape(leaf), jnp.result_type(leaf)
+            return jax.ShapeDtypeStruct(size, dtype, sharding=own or self.whole)
 
         return jax.tree.map(shape, tree)
 
@@ -161,14 +156,11 @@ def compile_program(
     assert sizes is not None
     assert text is not None
     arguments, temporaries = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
-    hardware, needs = (
-        place.where.chip.hardware,
-        sizes.output_size_in_bytes + arguments + temporaries,
-    )
-    if needs > hardware.memory:  # The GPU compiler does not look.
+    chip, needs = place.where.chip, sizes.output_size_in_bytes + arguments + temporaries
+    if needs > chip.memory:  # The GPU compiler does not look.
         raise DoesNotFitError(
             f"Does not fit: the program needs {needs / _GIB:.1f} GiB on each device, and a "
-            f"{hardware.name} has {hardware.memory / _GIB:.1f} GiB."
+            f"{chip.label} has {chip.memory / _GIB:.1f} GiB."
         )
     return Program(text, arguments, temporaries, seconds, thunks)
 
@@ -188,12 +180,12 @@ def _uncached() -> Iterator[None]:
 
 def _does_not_fit(place: Place, message: str) -> str:
     """Sentence for a program that does not fit, made of the compiler's message."""
-    chip = place.where.chip.hardware
+    chip = place.where.chip.label
     found = _SIZES.search(message)
     if found is None:
-        return f"Does not fit: the program needs more memory than a {chip.name} has."
+        return f"Does not fit: the program needs more memory than a {chip} has."
     used, unit = found["used"] or found["used_2"], found["unit"] or found["unit_2"]
     return (
-        f"Does not fit: the program needs {used} {unit}iB on each device, and a {chip.name} has "
+        f"Does not fit: the program needs {used} {unit}iB on each device, and a {chip} has "
         f"{found['has'] or found['has_2']} GiB for it."
     )

@@ -56,7 +56,7 @@ class Part:
 
 def _seconds(cost: Cost, chip: Chip) -> float:
     computing = cost.cycles / chip.clock if chip.clock else 0.0
-    return max(computing, cost.bytes / chip.hardware.bandwidth)
+    return max(computing, cost.bytes / chip.bandwidth)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,6 @@ class ProgramReport:
       phases: of one block.
       block: one pass of the loop; of plain decoding one step.
       draft, draft_step: all guesses of a block, and one; None without a draft.
-      graphs, loops_outside: see :class:`specdec.compile.thunks.Thunks`; None of a TPU.
     """
 
     start: Part
@@ -77,11 +76,7 @@ class ProgramReport:
     draft_step: Part | None
     block: Part
     findings: Findings
-    argument_bytes: int
-    temporary_bytes: int
-    compile_seconds: float
-    graphs: int | None
-    loops_outside: int | None
+    program: Program
 
     @classmethod
     def of(
@@ -101,18 +96,20 @@ class ProgramReport:
         draft = step = None
         if depth and drafts:
             draft = Part.of(list(drafts.values()), chip)
-            one = Cost.total(drafts.values()).divided(depth)
+            one = Cost.total(drafts.values()).scaled(1 / depth)
             if depth > 1 and STEPS in drafts:
-                one = drafts[STEPS].divided(depth - 1)
+                one = drafts[STEPS].scaled(1 / (depth - 1))
             step = Part.of([one], chip)
         phases = {name: Part.of([cost], chip) for name, cost in found.block.items()}
         return cls(
             Part.of([found.start], chip), phases, draft, step,
-            Part.of(list(found.block.values()), chip), findings.find(module),
-            program.argument_bytes, program.temporary_bytes, program.seconds,
-            program.thunks.graphs if program.thunks else None,
-            program.thunks.loops_outside if program.thunks else None,
+            Part.of(list(found.block.values()), chip), findings.find(module), program,
         )  # fmt: skip
+
+    def flaws(self) -> dict[str, int | None]:
+        """The findings, and the graphs of a GPU."""
+        thunks = self.program.thunks
+        return dataclasses.asdict(self.findings) | {"graphs": thunks.graphs if thunks else None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,13 +186,14 @@ class CompileReport:
 
     def json(self) -> dict[str, Any]:
         """Contents of ``compile.json``: parts have cycles, bytes, ms and kernels."""
-        main, chip = self.main, self.topology.chip
-        guessed = self.speculative
-
-        def part(of: Part | None) -> dict[str, Any] | None:
-            return dataclasses.asdict(of) if of else None
-
-        found = dataclasses.asdict(main.findings) | {"graphs": main.graphs}
+        main, plain, guessed = self.main, self.plain, self.speculative
+        chip = self.topology.chip
+        parts = {
+            "start": main.start, "plain_start": plain.start, "plain_step": plain.block,
+            "draft_step": main.draft_step, "drafting": main.draft,
+            "target_call": guessed.phases.get("target") if guessed else None,
+            "block": guessed.block if guessed else None,
+        }  # fmt: skip
         return {
             "topology": self.topology.name,
             "hosts": self.topology.hosts,
@@ -204,25 +202,18 @@ class CompileReport:
             "gamma": self.gamma,
             "tree": self.tree,
             "tokens": self.tokens,
-            "argument_bytes": main.argument_bytes,
-            "temporary_bytes": main.temporary_bytes,
-            "device_bytes": int(chip.hardware.memory),
-            "compile_seconds": main.compile_seconds,
-            "plain_compile_seconds": self.plain.compile_seconds,
-            "start": part(main.start),
-            "plain_start": part(self.plain.start),
-            "plain_step": part(self.plain.block),
-            "draft_step": part(main.draft_step),
-            "drafting": part(main.draft),
-            "target_call": part(guessed.phases.get("target")) if guessed else None,
-            "block": part(guessed.block) if guessed else None,
+            "argument_bytes": main.program.argument_bytes,
+            "temporary_bytes": main.program.temporary_bytes,
+            "device_bytes": int(chip.memory),
+            "compile_seconds": main.program.seconds,
+            "plain_compile_seconds": plain.program.seconds,
+            **{name: part and dataclasses.asdict(part) for name, part in parts.items()},
             "cost_ratio": self.cost_ratio,
             "verify_ratio": self.verify_ratio,
             "pays_from_tokens": self.pays_from,
             "speedup_at": self.speedup_at,
-            "findings": found,
-            "plain_findings": dataclasses.asdict(self.plain.findings)
-            | {"graphs": self.plain.graphs},
+            "findings": main.flaws(),
+            "plain_findings": plain.flaws(),
             "estimated_by": "the TPU compiler" if chip.clock else "bytes over bandwidth",
         }
 

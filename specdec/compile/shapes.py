@@ -35,17 +35,6 @@ from specdec.types import Params
 Decoder = BatchDecoder | BeamDecoder
 
 
-def _packed(
-    config: Config, *, int8: bool = False, output_tokens: Sequence[int] | None = None
-) -> Any:
-    """Zeros, which are only traced."""
-    zeros = {
-        path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
-    }
-    model = decode_model(config, platforms.current().layout)
-    return model.pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
-
-
 def _laid_out(model: TransformerModel, params: Any) -> Any:
     """Shapes with the shardings of a model's mesh; kernels of few bits no mesh cuts."""
     laid = model.partitioning
@@ -83,19 +72,25 @@ class _ShapeLoader:
 
 
 def _traced(
-    config: Config, partitioning: Partitioning | None, source: str, **packing: Any
-) -> LoadedTarget:
-    """A model whose weights are traced; see :func:`_packed`."""
-    model = decode_model(config, platforms.current().layout, partitioning)
-    return as_loaded(model, _packed(config, **packing), source)
+    config: Config, partitioning: Partitioning | None, source: str, *,
+    output_tokens: Sequence[int] | None = None, int8: bool = False,
+) -> LoadedTarget:  # fmt: skip
+    """A model whose weights are zeros, which are only traced."""
+    layout = platforms.current().layout
+    zeros = {
+        path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
+    }
+    pack = decode_model(config, layout).pack
+    params = pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
+    return as_loaded(decode_model(config, layout, partitioning), params, source)
 
 
 def shaped_decoder(
     target: Config, draft: Config | DraftSpec | None, decoding: Decoding, *,
     partitionings: tuple[Partitioning | None, Partitioning | None] = (None, None),
     config_of: Callable[[str], Config] | None = None, int8: bool = False,
-) -> Decoder:  # fmt: skip
-    """A decoder whose parameters are shapes.
+) -> tuple[Decoder, Any]:  # fmt: skip
+    """A decoder without weights, and the parameters of its loop as shapes.
 
     Args:
       draft: a model's config, or a spec; None where nothing is drafted.
@@ -115,11 +110,16 @@ def shaped_decoder(
         loaded = _traced(target, laid, "target", int8=int8)
         opened = _opened(draft, _ShapeLoader(loaded, config_of or _unknown, draft_laid))
         found = build(loaded, opened, decoding)
-        return _arrays(found)
+        return found.loop_params
 
-    shapes = jax.eval_shape(make)
+    params = jax.eval_shape(make)
     assert found is not None
-    return _with_shapes(found, shapes)
+    assert isinstance(found.target.model, TransformerModel)
+    if isinstance(found, BatchDecoder):
+        laid_target = _laid_out(found.target.model, params.target)
+        return found, dataclasses.replace(params, target=laid_target)
+    rules, target_params, *drafted = params
+    return found, (rules, _laid_out(found.target.model, target_params), *drafted)
 
 
 def _opened(draft: Config | DraftSpec | None, opening: _ShapeLoader) -> OpenDraft:
@@ -136,24 +136,3 @@ def _no_draft(shape: Shape, catch_up: int) -> Any:
 
 def _unknown(source: str) -> Config:
     raise ValueError(f"The shape of {source} is not known here: give its config.")
-
-
-def _arrays(decoder: Decoder) -> Any:
-    """Arrays of a decoder: of its target, of all that drafts, and how it samples."""
-    if isinstance(decoder, BatchDecoder):
-        return decoder.target.params, decoder.params
-    return decoder.target.params, decoder.draft.params if decoder.draft else ()
-
-
-def _with_shapes(decoder: Decoder, shapes: Any) -> Decoder:
-    """The decoder with shapes for arrays, on a mesh with shardings."""
-    target_params, others = shapes
-    target = decoder.target
-    assert isinstance(target.model, TransformerModel)
-    target_params = _laid_out(target.model, target_params)
-    target = dataclasses.replace(target, params=target_params)
-    if isinstance(decoder, BatchDecoder):
-        params = dataclasses.replace(others, target=target_params)
-        return dataclasses.replace(decoder, target=target, params=params)
-    draft = decoder.draft and dataclasses.replace(decoder.draft, params=others)
-    return dataclasses.replace(decoder, target=target, draft=draft)

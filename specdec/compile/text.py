@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec.core.theory import alpha_of_blocks
+from specdec.measure.tables import aligned
 
 if TYPE_CHECKING:
     from specdec.compile.report import CompileReport, Part
@@ -23,8 +24,8 @@ _FEW = 1e6  # Bytes that say nothing of how a part stands to its floor.
 
 def lines(report: CompileReport) -> list[str]:
     """Lines that the command line prints."""
-    chip, main = report.topology.chip, report.main
-    needed, has = main.argument_bytes + main.temporary_bytes, chip.hardware.memory
+    chip, made = report.topology.chip, report.main.program
+    needed, has = made.argument_bytes + made.temporary_bytes, chip.memory
     rows = [("start of plain decoding", report.plain.start), ("plain step", report.plain.block)]
     if report.speculative is not None:
         guessed = report.speculative
@@ -36,10 +37,10 @@ def lines(report: CompileReport) -> list[str]:
         rows.append(("block", guessed.block))
     return [
         f"Compiled for {report.topology}: {_ESTIMATED if chip.clock else _COUNTED}",
-        f"Fits: {main.argument_bytes / _GB:,.2f} GB of arguments and "
-        f"{main.temporary_bytes / _GB:,.2f} GB of temporaries, {needed / has:.0%} of the "
-        f"{has / _GB:,.2f} GB of each device. Compiled in {main.compile_seconds:.0f} s.",
-        *_table(rows, chip.hardware.bandwidth),
+        f"Fits: {made.argument_bytes / _GB:,.2f} GB of arguments and "
+        f"{made.temporary_bytes / _GB:,.2f} GB of temporaries, {needed / has:.0%} of the "
+        f"{has / _GB:,.2f} GB of each device. Compiled in {made.seconds:.0f} s.",
+        *_table(rows, chip.bandwidth),
         *_ratios(report),
     ]
 
@@ -55,12 +56,7 @@ def _table(rows: list[tuple[str, Part]], bandwidth: float) -> list[str]:
             f"{part.ms:.3f}", f"{part.ms / floor:.2f}" if part.bytes > _FEW else "", most,
         ))  # fmt: skip
     kept = [at for at in range(len(cells[0])) if any(row[at] for row in cells[1:])]
-    widths = [max(len(row[at]) for row in cells) for at in kept]
-    found = []
-    for row in cells:
-        first, *numbers, last = (row[at] for at in kept)
-        inner = (cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True))
-        found.append("  ".join((first.ljust(widths[0]), *inner, last)).rstrip())
+    found = aligned([[row[at] for at in kept] for row in cells], left=(0, -1))
     for name, part in rows:
         if part.collectives:
             counts = ", ".join(f"{count} {kind}" for kind, count in part.collectives.items())

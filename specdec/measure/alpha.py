@@ -7,8 +7,8 @@ or not a decode would have drafted there (Leviathan et al. 2023, section 4.2 and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ from specdec.decoding.engine import Engine, EngineParams
 from specdec.models.placing import to_host
 from specdec.types import (
     AnyArray,
-    DecodeState,
     Distribution,
     Draft,
     PointMass,
@@ -36,7 +35,6 @@ from specdec.types import (
 )
 from specdec.verifiers.lenient import LenientVerifier
 
-T = TypeVar("T")
 LENIENCES = (1.0, 0.5, 0.3, 0.1)  # Table 5's.
 GAMMAS = (1, 3, 5, 7)
 LAGS = (1, 2, 3)
@@ -45,7 +43,7 @@ _WITH_PROBS = LenientVerifier(1.0)  # Lenience needs the probabilities behind an
 
 @pytree
 class Acceptance:
-    """Acceptance at each position of texts [B, L]; zero where there is no guess."""
+    """Acceptance at each position of texts [B, L], or of one [L]; zero where there is no guess."""
 
     guessed: Bool[Array, "b l"]  # Whether the draft has a guess; nowhere beyond a text's end.
     prob: Float[Array, "b l"]  # sum_x min(p, q).
@@ -56,11 +54,11 @@ class Acceptance:
     lenient: Float[Array, "b l k"]
 
 
-@decode_jit(static_argnames=("engine", "leniences"))
+@decode_jit(static_argnames="engine")
 def replay(
     engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, tokens: Int[AnyArray, "b l"],
-    num_tokens: Int[AnyArray, " b"], *, leniences: tuple[float, ...] = LENIENCES,
+    num_tokens: Int[AnyArray, " b"],
 ) -> Acceptance:  # fmt: skip
     """Asks target and drafter at every position for their distributions, then emits the text.
 
@@ -79,58 +77,31 @@ def replay(
     batch, length = tokens.shape
     state = engine.start(params, prompt, row_ids, limit, seed, output_bucket=length)
     empty = jnp.zeros((batch, length))
-    found = Acceptance(empty.astype(bool), empty, empty, jnp.zeros((batch, length, len(leniences))))
-
-    def ask(t, scored, draft, token):
-        here = _acceptance(scored.distribution, draft, token, leniences)
-        guessed = (t < num_tokens) & (guess_counts(draft) > 0)
-
-        def counted(values):
-            rows = guessed.reshape(-1, *[1] * (values.ndim - 1))
-            return jnp.where(rows, values, jnp.zeros((), values.dtype))
-
-        return jax.tree.map(counted, here)
-
-    return along_texts(engine, params, state, tokens, num_tokens, found, ask)
-
-
-def along_texts(
-    engine: Engine, params: EngineParams, state: DecodeState, tokens: Int[Array, "b l"],
-    num_tokens: Int[Array, " b"], found: T, ask: Callable[..., T],
-) -> T:  # fmt: skip
-    """Answers of ``ask`` at every position of texts, while they are emitted; part of a program.
-
-    Args:
-      state: before the first block. No guess is accepted, so the drafter takes in each token as one
-        that it had not guessed.
-      found: arrays [B, L, ...] for the answers.
-      ask: (position, what the target scored, the draft, the text's token [B, 1]) to one position's
-        answers, [B, 1, ...].
-    """
+    found = Acceptance(empty.astype(bool), empty, empty, jnp.zeros((batch, length, len(LENIENCES))))
 
     def position(t, carry):
         state, found = carry
-        token = jax.lax.dynamic_slice_in_dim(tokens, t, 1, axis=1)
+        token = jax.lax.dynamic_slice_in_dim(jnp.asarray(tokens), t, 1, axis=1)
         draft, state = engine.propose(params, state, BlockRandom.of(state.row_keys, state.block))
         scored = engine.score(params, state, draft)
-        answer = ask(t, scored, draft, token)
-        none = jnp.zeros((len(tokens),), jnp.int32)
-        emitted = jnp.pad(token, ((0, 0), (0, 1)))
-        probs = jnp.zeros((len(tokens), 1))
+        guessed = (t < num_tokens) & (guess_counts(draft) > 0)
+
+        def keep(values, one):
+            rows = guessed.reshape(-1, *[1] * (one.ndim - 1))
+            counted = jnp.where(rows, one, jnp.zeros((), one.dtype))
+            return jax.lax.dynamic_update_slice_in_dim(values, counted, t, axis=1)
+
+        found = jax.tree.map(keep, found, _acceptance(scored.distribution, draft, token))
+        none = jnp.zeros((batch,), jnp.int32)
+        emitted, probs = jnp.pad(token, ((0, 0), (0, 1))), jnp.zeros((batch, 1))
         verdict = Verdict(emitted, none + (t < num_tokens), none, 0 * emitted, probs, none)
         state, _ = engine.commit(params, state, draft, scored, verdict)
-        found = jax.tree.map(
-            lambda all_, one: jax.lax.dynamic_update_slice_in_dim(all_, one, t, axis=1),
-            found, answer,
-        )  # fmt: skip
         return state, found
 
     return jax.lax.fori_loop(0, jnp.max(num_tokens), position, (state, found))[1]
 
 
-def _acceptance(
-    target: Distribution, draft: Draft, token: Int[Array, "b 1"], leniences: tuple[float, ...]
-) -> Acceptance:
+def _acceptance(target: Distribution, draft: Draft, token: Int[Array, "b 1"]) -> Acceptance:
     """Acceptance at one position, [B, 1]."""
     if isinstance(target, PointMass):
         p_token = (target.tokens[:, :1] == token).astype(jnp.float32)
@@ -140,35 +111,16 @@ def _acceptance(
         q_token = (draft.tokens == token).astype(jnp.float32)
     else:
         q_token = take(draft.probs, token)
-    lenient = [acceptance_prob(target, draft, lenience) for lenience in leniences]
+    lenient = [acceptance_prob(target, draft, lenience) for lenience in LENIENCES]
     ratio = jnp.minimum(1.0, q_token / jnp.maximum(p_token, jnp.finfo(jnp.float32).tiny))
     guessed = jnp.ones(token.shape, bool)
     return Acceptance(guessed, acceptance_prob(target, draft), ratio, jnp.stack(lenient, axis=-1))
 
 
-@dataclasses.dataclass(frozen=True)
-class RowAcceptance:
-    """:class:`Acceptance` of one text, as lists over its positions; a line of a file."""
-
-    id: int  # Its index in the task.
-    guessed: list[bool]
-    prob: list[float]
-    ratio: list[float]
-    lenient: list[list[float]]
-
-    @classmethod
-    def of(cls, found: Acceptance, index: int, id: int, count: int) -> RowAcceptance:
-        """Row ``index`` of a batch, ``count`` tokens long; rounded to six digits."""
-
-        def listed(values) -> Any:
-            return np.round(np.asarray(values)[index, :count].astype(float), 6).tolist()
-
-        guessed = np.asarray(found.guessed)[index, :count].tolist()
-        return cls(id, guessed, listed(found.prob), listed(found.ratio), listed(found.lenient))
-
-
-def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]) -> Acceptance:
-    """:func:`replay` of texts [at most B] that are no longer than the decoder's.
+def replayed(
+    decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[int]]
+) -> list[Acceptance]:
+    """Acceptance [L] along each of some texts, which are no longer than the decoder's.
 
     Args:
       decoder: speculative, with one guess a block.
@@ -180,11 +132,16 @@ def replayed(decoder: BatchDecoder, batch: Batch, texts: Mapping[int, Sequence[i
         counts[index] = len(text)
         tokens[index, : len(text)] = text
     given = (*decoder.arguments(batch), tokens, counts)
-    return to_host(replay(decoder.engine, *given))
+    found = to_host(replay(decoder.engine, *given))
+
+    def row(index: int) -> Acceptance:
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[index, : counts[index]], found)
+
+    return list(map(row, texts))
 
 
-def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
-    """Summary of alpha over the rows.
+def summary(rows: Sequence[Acceptance]) -> dict[str, Any]:
+    """Summary of alpha over the rows, each [L] as :func:`replayed` gives it.
 
     Returns:
       ``alpha``, the mean over all guesses, as in a decode's statistics, with its
@@ -197,14 +154,14 @@ def summary(rows: Sequence[RowAcceptance]) -> dict[str, Any]:
     Raises:
       ValueError: there is no guess.
     """
-    if not any(any(row.guessed) for row in rows):
+    counts = np.array([np.sum(row.guessed) for row in rows])
+    if not counts.any():
         raise ValueError("There is no guess to measure alpha on.")
-    ratios = [np.asarray(row.ratio) for row in rows]
-    sums = np.array([sum(row.prob) for row in rows])
-    counts = np.array([sum(row.guessed) for row in rows])
+    ratios = [np.asarray(row.ratio, float) for row in rows]
+    sums = np.array([np.sum(row.prob, dtype=float) for row in rows])
     num_tokens, longest = sum(map(len, ratios)), max(map(len, ratios))
     alpha, guess_rate = float(sums.sum() / counts.sum()), float(counts.sum() / num_tokens)
-    lenient = sum(np.sum(row.lenient, axis=0) for row in rows if row.prob) / counts.sum()
+    lenient = sum(np.sum(row.lenient, axis=0, dtype=float) for row in rows) / counts.sum()
     return {
         "num_texts": len(rows), "num_tokens": num_tokens, "guess_rate": guess_rate,
         "alpha": alpha, "alpha_interval": theory_measured.cluster_interval(sums, counts),

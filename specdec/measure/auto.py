@@ -11,12 +11,9 @@ import numpy as np
 
 from specdec.core.machine import cache_directory, device_name, fingerprint
 from specdec.decoding.batches import bucket, commonest, make_batches
-from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.build import build
 from specdec.decoding.options import Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
-from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser
 from specdec.measure.beam_choice import BeamSpace
 from specdec.measure.choice import Choice, keep, remembered
@@ -66,22 +63,11 @@ def choose(
         decoding = dataclasses.replace(decoding, num_samples=1, batch_size=size)
     batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
     batches = batches[:_PROBED_BATCHES]
+    space = (BeamSpace if name == "beams" else DecodeSpace)(target, draft, decoding)
+    engine = space.engine
     # Options that change no program and no time are left out.
     most = bucket(decoding.max_decode_len)
     alike = dataclasses.replace(decoding, seed=0, max_input_len=1, max_decode_len=most)
-    if name == "tree" and not decoding.accepts.trees:
-        raise ValueError(
-            f"{type(decoding.accepts).__name__} verifies chains only: give "
-            'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
-        )
-    # One of its kind, so that a draft that cannot make such says so.
-    shape = Tree((1,)) if name == "tree" else Chain(1, decoding.stop_below)
-    one = build(target, draft, decoding.with_shape(shape))
-    engine = one.engine
-    if isinstance(one, BeamDecoder):
-        kind = BeamSpace(one, decoding.max_decode_len - 1)
-    else:
-        kind = DecodeSpace(target, draft, decoding)
     weights = fingerprint(target.params), fingerprint(draft.weights)
     where = device_name(), jax.__version__
     agree = functools.partial(agreed, target.partitioning)
@@ -90,7 +76,7 @@ def choose(
     known = agree(remembered(cache_directory(), key)) if remember else None
     if known is not None and known.levels < decoding.max_decode_len:
         return known
-    choice = chooser.choose(kind, batches, decoding.max_decode_len, agree)
+    choice = chooser.choose(space, batches, decoding.max_decode_len, agree)
     if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
         keep(cache_directory(), key, choice)
     return choice

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from specdec.core.theory_beams import beam_speedup, levels_per_call
 from specdec.core.topology import MOST_NODES
-from specdec.decoding.batches import Batch
-from specdec.decoding.beam import BeamDecoder
-from specdec.decoding.options import AutoName
-from specdec.drafters.shape import Chain
-from specdec.measure.choice import Candidate
-from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed, time_in_turns
+from specdec.decoding.beam_blocks import BeamEngine
+from specdec.decoding.build import build_search
+from specdec.decoding.options import AutoName, Decoding
+from specdec.decoding.target import LoadedTarget
+from specdec.drafters.base import OpenDraft
+from specdec.drafters.shape import Chain, Shape
+from specdec.measure.choice import Candidate, Choice
+from specdec.measure.chooser import PLAIN, Decoders
+from specdec.measure.timing import Timed, without_draft
 
 GAMMAS = (1, 2, 3, 4)
-_TRIED, _REPETITIONS = 2, 7
+_TRIED = 2
 _WIDE = "plain beams in wide calls"
 
 
@@ -30,80 +34,62 @@ class BeamSpace:
     """The gamma of speculative beams.
 
     Attributes:
-      fast: speculative beams of any gamma.
-      longest: the most guesses in a row that fit into an output.
+      target, draft: what decodes.
+      decoding: all but the gamma.
     """
 
-    fast: BeamDecoder
-    longest: int
+    target: LoadedTarget
+    draft: OpenDraft
+    decoding: Decoding
     name: AutoName = dataclasses.field(default="beams", init=False)
+
+    def decoder(self, shape: Shape | None) -> Any:
+        """Searcher with this gamma; of plain beams if None."""
+        return build_search(self.target, self.draft, self.decoding.with_shape(shape))
+
+    @property
+    def engine(self) -> BeamEngine:
+        """An engine of speculative beams."""
+        return self.decoder(Chain(1)).engine
 
     @property
     def _gammas(self) -> list[int]:
-        most = min(self.longest, MOST_NODES // self.fast.draft_beams)
+        beams = self.decoder(Chain(1)).draft_beams
+        most = min(self.decoding.max_decode_len - 1, MOST_NODES // beams)
         return [gamma for gamma in GAMMAS if gamma <= most]
 
-    def _fast(self, gamma: int) -> BeamDecoder:
-        return dataclasses.replace(self.fast, gamma=gamma)
+    @property
+    def _probe(self) -> Candidate:
+        return Candidate(Chain(self._gammas[-1]))
 
-    def runner(self, candidate: Candidate) -> Runner:
-        return _runner(self._fast(candidate.shape.levels))
+    def probes(self) -> Decoders:
+        fast = self.decoder(self._probe.shape)
+        return {PLAIN: self.decoder(None), str(self._probe): fast, _WIDE: without_draft(fast)}
 
-    def probes(self) -> Mapping[str, Runner]:
-        gamma = self._gammas[-1]
-        plain = dataclasses.replace(self.fast, draft=None)
-        return _runners(plain, self._fast(gamma), str(Candidate(Chain(gamma))))
-
-    def estimate(self, found: Mapping[str, Timed]) -> Estimate:
-        last = self._gammas[-1]
-        probe = found[str(Candidate(Chain(last)))]
-        counts = sum(np.sum(each.levels, axis=0) for each in probe.results)
+    def estimate(self, found: Mapping[str, Timed]) -> Choice:
+        last, plain, probe = self._gammas[-1], found[PLAIN].block, found[str(self._probe)]
+        counts = sum(np.sum(each.counts.levels, axis=0) for each in probe.results)
         shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
-        note = ""
+        verify, cost, note = probe.block / plain, 0.0, "v includes the draft."
         if _WIDE in found:
-            verify, cost = _costs(found, probe, last)
-        else:
-            verify, cost = probe.block / found[PLAIN].block, 0.0
-            note = "v includes the draft."
-        kept = self.fast.config.num_beams
-        sizes = [kept, self._fast(last).engine.nodes]
+            verify, note = found[_WIDE].block / plain, ""
+            cost = max(0.0, (probe.block / plain - verify) / last)
+        widest = self.decoder(self._probe.shape)
+        sizes = [widest.config.num_beams, widest.engine.nodes]
         candidates = []
         for gamma in self._gammas:
-            v = float(np.interp(self._fast(gamma).engine.nodes, sizes, [1.0, verify]))
+            nodes = self.decoder(Chain(gamma)).engine.nodes
+            v = float(np.interp(nodes, sizes, [1.0, verify]))
             tokens = levels_per_call(shares, gamma)
             speedup = beam_speedup(tokens, gamma, cost, v)
             candidates.append(Candidate(Chain(gamma), tokens, speedup))
         candidates.sort(key=lambda each: -(each.predicted or 0.0))
-        return Estimate(shares, cost, {last: verify}, candidates, note)
+        return Choice("beams", None, shares, cost, {last: verify}, tuple(candidates), note)
 
-    def assumed(self) -> Estimate:
-        candidates = [Candidate(Chain(gamma)) for gamma in self._gammas]
+    def assumed(self) -> Choice:
+        candidates = tuple(Candidate(Chain(gamma)) for gamma in self._gammas)
         levels = (0.0, 1.0, *[0.0] * self._gammas[-1])
-        return Estimate(levels, 0.0, {}, candidates, "plain beams are taken.")
+        return Choice("beams", None, levels, 0.0, {}, candidates, "plain beams are taken.")
 
-    def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
+    def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
         return estimate.candidates[:_TRIED]
-
-
-def _runner(decoder: BeamDecoder) -> Runner:
-    return Runner(decoder.lower, decoder.decode)
-
-
-def _runners(plain: BeamDecoder, fast: BeamDecoder, name: str) -> dict[str, Runner]:
-    wide = dataclasses.replace(fast, draft=None, width=fast.engine.nodes)
-    return {PLAIN: _runner(plain), name: _runner(fast), _WIDE: _runner(wide)}
-
-
-def _costs(found: Mapping[str, Timed], probe: Timed, gamma: int) -> tuple[float, float]:
-    """v of a call of that many levels, and c; in plain calls."""
-    plain = found[PLAIN].block
-    verify = found[_WIDE].block / plain
-    return verify, max(0.0, (probe.block / plain - verify) / gamma)
-
-
-def measure_costs(plain: BeamDecoder, fast: BeamDecoder, batch: Batch) -> tuple[float, float]:
-    """v of the calls of ``fast``, and c; in plain calls."""
-    found = time_in_turns(
-        _runners(plain, fast, "fast"), [batch], starts=True, repetitions=_REPETITIONS
-    )
-    return _costs(found, found["fast"], fast.gamma)

@@ -7,17 +7,15 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from specdec.core.arguments import positive, real, whole
-from specdec.core.fields import Above0, Real, checked
 from specdec.core.files import read_object, write_json
 from specdec.core.theory_beams import levels_per_call
 from specdec.decoding.options import AutoName
 from specdec.drafters.shape import Chain, Shape, Tree
 
 
-@checked()
+@dataclasses.dataclass(frozen=True)
 class Candidate:
     """A way to decode.
 
@@ -25,27 +23,20 @@ class Candidate:
       shape: of a block's guesses; of speculative beams a chain, whose gamma are the draft's levels.
       tokens: that a block emits, or levels that a call advances, as predicted; None where the
         shape is found while decoding.
-      predicted: speedup over plain decoding.
+      predicted: speedup over plain decoding, without the encoders.
       measured: that of whole decodes, for each token; None where there was none.
-
-    Raises:
-      ValueError: a field of another type or out of range.
     """
 
     shape: Shape
-    tokens: Above0 | None = None
-    predicted: Above0 | None = None
-    measured: Above0 | None = None
-
-    def __post_init__(self):
-        if not isinstance(self.shape, Shape):
-            raise ValueError(f"shape must be a Chain or a Tree, got {self.shape!r}.")
+    tokens: float | None = None
+    predicted: float | None = None
+    measured: float | None = None
 
     def __str__(self) -> str:
         return str(self.shape)
 
 
-@checked()
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """The fastest way found. ``print`` gives the reason.
 
@@ -58,31 +49,15 @@ class Choice:
       verify_ratio: v by the guesses of a call.
       candidates: the fastest first; those that were timed before those that were not.
       note: of measurements that are missing because time was up; empty if none are.
-
-    Raises:
-      ValueError: a field of another type or out of range, or a choice that is no candidate.
     """
 
     name: AutoName
     shape: Shape | None
     accepted: tuple[float, ...]
-    cost_ratio: Annotated[float, Real("at least 0", 0)]
+    cost_ratio: float
     verify_ratio: Mapping[int, float]
     candidates: tuple[Candidate, ...]
     note: str = ""
-
-    def __post_init__(self):
-        if not self.accepted:
-            raise ValueError("accepted must have a probability at least.")
-        for each in self.accepted:
-            real("each of accepted", each, "a probability", 0, 1)
-        for size, each in self.verify_ratio.items():
-            whole("each size of verify_ratio", size, 1)
-            positive("each of verify_ratio", each, "above 0")
-        if not isinstance(self.note, str):
-            raise ValueError(f"note must be a text, got {self.note!r}.")
-        if not self.candidates or self.shape not in (None, self.candidates[0].shape):
-            raise ValueError("The choice must be plain decoding or the first candidate.")
 
     @property
     def alpha(self) -> float:

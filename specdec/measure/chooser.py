@@ -12,24 +12,21 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from specdec.core.machine import num_cores
 from specdec.core.progress import Progress
-from specdec.core.stats import RunStats
+from specdec.decoding.batch_decoder import LoopDecoder
 from specdec.decoding.batches import Batch
 from specdec.decoding.options import AutoName
+from specdec.drafters.shape import Shape
 from specdec.measure.choice import Candidate, Choice
-
-T = TypeVar("T")
+from specdec.measure.timing import Agree, Timed, alone, medians, time_in_turns
 
 PLAIN = "plain decoding"
 # Shares of the time by whose end something is done: the probes are compiled, those without which
@@ -43,86 +40,7 @@ SECONDS: dict[AutoName, float] = {
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
 
-# Given what this process has measured, the value that all processes go on with that share a target.
-Agree = Callable[[Any], Any]
-
-
-def alone(value: T) -> T:
-    """The value itself: one process has nobody to agree with."""
-    return value
-
-
-@dataclasses.dataclass(frozen=True)
-class Runner:
-    """A decoder of batches in one way.
-
-    Attributes:
-      lower: a batch's program, to be compiled.
-      run: (batch, limit=tokens that a row may emit, or None for all) -> a result whose ``stats``
-        count tokens and calls.
-    """
-
-    lower: Callable[[Batch], jax.stages.Lowered]
-    run: Callable[..., Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """Decodes of some batches in one way.
-
-    Attributes:
-      seconds: of all, from the median of each batch's repetitions.
-      starts: of as many decodes of one block; 0 if those were not asked for.
-      results: of each batch.
-    """
-
-    seconds: float
-    starts: float
-    results: tuple[Any, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Emitted by all rows."""
-        return sum(int(np.sum(each.stats.emitted)) for each in self.results)
-
-    @property
-    def calls(self) -> int:
-        """Calls of the target; a batch goes on until its slowest row is done."""
-        return sum(int(np.max(each.stats.target_calls)) for each in self.results)
-
-    @property
-    def block(self) -> float:
-        """Seconds of a block, without the work that a decode does once."""
-        more = self.calls - len(self.results)
-        if more <= 0 or self.seconds <= self.starts:  # Every decode was one block.
-            return self.seconds / self.calls
-        return (self.seconds - self.starts) / more
-
-    @property
-    def start(self) -> float:
-        """Seconds of the work that a decode does once, its encoders above all."""
-        return max(0.0, self.starts / len(self.results) - self.block)
-
-    def stats(self, depth: int) -> RunStats:
-        """Counts of all rows."""
-        rows = sum(int(np.sum(each.stats.target_calls > 0)) for each in self.results)
-        return RunStats.total([each.stats for each in self.results], rows, depth)
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """Estimate from the probes; see :class:`Choice`.
-
-    Attributes:
-      candidates: the most promising first.
-      note: of parts that are not measured.
-    """
-
-    accepted: tuple[float, ...]
-    cost_ratio: float
-    verify_ratio: Mapping[int, float]
-    candidates: Sequence[Candidate]
-    note: str = ""
+Decoders = Mapping[str, LoopDecoder[Any]]
 
 
 class SearchSpace(Protocol):
@@ -133,26 +51,26 @@ class SearchSpace(Protocol):
         """Name of this choice."""
         ...
 
-    def probes(self) -> Mapping[str, Runner]:
-        """Runners to measure first; PLAIN and one other are needed, and come first.
+    def probes(self) -> Decoders:
+        """Decoders to measure first; PLAIN and one other are needed, and come first.
 
         A probe that is a candidate has its name.
         """
         ...
 
-    def estimate(self, found: Mapping[str, Timed]) -> Estimate:
-        """Estimate from the timed probes."""
+    def estimate(self, found: Mapping[str, Timed]) -> Choice:
+        """Candidates by the timed probes, the most promising first; none is chosen."""
         ...
 
-    def assumed(self) -> Estimate:
+    def assumed(self) -> Choice:
         """The estimate if nothing was measured."""
         ...
 
-    def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
+    def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
         """The candidates to time."""
         ...
 
-    def runner(self, candidate: Candidate) -> Runner:
+    def decoder(self, shape: Shape) -> LoopDecoder[Any]:
         """A decoder of this shape."""
         ...
 
@@ -164,7 +82,7 @@ def choose(
 
     Args:
       max_decode_len: tokens a row may emit.
-      agree: see :data:`Agree`.
+      agree: see :data:`specdec.measure.timing.Agree`.
 
     Raises:
       ValueError: the verifier cannot verify what the draft makes.
@@ -182,99 +100,45 @@ def choose(
                 "measuring acceptance and costs", ready, batches, _PROBED, limit, starts=True
             )
         if not found:
-            estimate = space.assumed()
-            note = f"Nothing could be measured within {seconds:.0f} s: {estimate.note}"
-            return _decided(space, dataclasses.replace(estimate, note=note), {})
+            assumed = space.assumed()
+            note = f"Nothing could be measured within {seconds:.0f} s: {assumed.note}"
+            return _decided(assumed, {}, note)
         estimate = space.estimate(found)
         tried = {str(each): each for each in space.shortlist(estimate)}
-        more = {name: space.runner(each) for name, each in tried.items() if name not in ready}
+        more = {
+            name: space.decoder(each.shape) for name, each in tried.items() if name not in ready
+        }
         ready |= session.compile(more, batches[0], _TRIED)
         best = {name: ready[name] for name in (PLAIN, *tried) if name in ready}
         times = {}
         if len(best) > 1:
             times = session.time("timing the best", best, batches, 1.0, limit)
-    missed = [name for name in tried if name not in times]
-    if missed:
-        note = f"Time was up after {seconds:.0f} s; not timed: {', '.join(missed)}."
-        estimate = dataclasses.replace(estimate, note=f"{estimate.note} {note}".strip())
-    return _decided(space, estimate, times)
+    note = estimate.note
+    if missed := [name for name in tried if name not in times]:
+        note += f" Time was up after {seconds:.0f} s; not timed: {', '.join(missed)}."
+    return _decided(estimate, times, note.strip())
 
 
-def _decided(space: SearchSpace, estimate: Estimate, times: Mapping[str, Timed]) -> Choice:
+def _decided(estimate: Choice, times: Mapping[str, Timed], note: str) -> Choice:
     """The fastest candidate, if it is faster than plain decoding."""
-    timed = [each for each in estimate.candidates if str(each) in times]
+    timed = [
+        dataclasses.replace(each, measured=_speed(times[str(each)]) / _speed(times[PLAIN]))
+        for each in estimate.candidates
+        if str(each) in times
+    ]
+    timed.sort(key=lambda each: -(each.measured or 0.0))
     rest = [each for each in estimate.candidates if str(each) not in times]
-    candidates = (*with_speedups(timed, times), *rest)
-    best = candidates[0]
+    best = (timed or rest)[0]
     speedup = best.measured if timed else best.predicted
-    pays = speedup is not None and speedup > 1
-    return Choice(
-        space.name, best.shape if pays else None, estimate.accepted, estimate.cost_ratio,
-        estimate.verify_ratio, candidates, estimate.note,
+    return dataclasses.replace(
+        estimate, shape=best.shape if speedup is not None and speedup > 1 else None,
+        candidates=(*timed, *rest), note=note,
     )  # fmt: skip
 
 
-def with_speedups(
-    candidates: Sequence[Candidate], times: Mapping[str, Timed]
-) -> tuple[Candidate, ...]:
-    """Candidates with their speedups over PLAIN for each token, the fastest first."""
-
-    def speedup(candidate: Candidate) -> float:
-        fast, plain = times[str(candidate)], times[PLAIN]
-        return fast.tokens / fast.seconds / (plain.tokens / plain.seconds)
-
-    found = [dataclasses.replace(each, measured=speedup(each)) for each in candidates]
-    return tuple(sorted(found, key=lambda each: -(each.measured or 0.0)))
-
-
-def time_in_turns(
-    runners: Mapping[str, Runner], batches: Sequence[Batch], *, until: float = math.inf,
-    limit: int | None = None, starts: bool = False, repetitions: int = _REPETITIONS,
-    passed: Callable[[], object] = lambda: None, agree: Agree = alone,
-) -> dict[str, Timed]:  # fmt: skip
-    """Times whole decodes of each batch in all ways, one after the other, so that a busy machine
-    slows all of them alike. Each runs once before.
-
-    Args:
-      until: of ``time.monotonic``, when to stop, which leaves batches or repetitions out; the
-        first batch is timed in any case.
-      limit: tokens that a row may emit.
-      starts: whether decodes of one block are timed too.
-      passed: called after each batch.
-      agree: see :data:`Agree`.
-    """
-    for runner in runners.values():
-        runner.run(batches[0], limit=1)
-    limits = (limit, 1) if starts else (limit,)
-    seconds: dict[tuple[str, int | None], list[list[float]]] = {
-        (name, each): [] for name in runners for each in limits
-    }
-    results: dict[str, list[Any]] = {name: [] for name in runners}
-    turn = 0
-    for repetition in range(repetitions):
-        for index, batch in enumerate(batches):
-            if turn and agree(time.monotonic() > until):
-                break
-            order = list(seconds) if turn % 2 == 0 else list(reversed(seconds))
-            for name, each in order:
-                began = time.perf_counter()
-                result = runners[name].run(batch, limit=each)
-                took = agree(time.perf_counter() - began)
-                if repetition == 0:
-                    seconds[name, each].append([])
-                    if each == limit:
-                        results[name].append(result)
-                seconds[name, each][index].append(took)
-            turn += 1
-            passed()
-
-    def total(name: str, each: int | None) -> float:
-        return sum(map(statistics.median, seconds[name, each]))
-
-    return {
-        name: Timed(total(name, limit), total(name, 1) if starts else 0.0, tuple(results[name]))
-        for name in runners
-    }
+def _speed(times: Timed) -> float:
+    """Tokens a second."""
+    return times.tokens / times.seconds
 
 
 class _Session:
@@ -304,26 +168,25 @@ class _Session:
         return progress
 
     def compile(
-        self, runners: Mapping[str, Runner], batch: Batch, share: float, needed: Sequence[str] = ()
-    ) -> dict[str, Runner]:
-        """Runners whose programs are there in time; for those that are needed there is more."""
+        self, decoders: Decoders, batch: Batch, share: float, needed: Sequence[str] = ()
+    ) -> dict[str, LoopDecoder[Any]]:
+        """Decoders whose programs are there in time; for those that are needed there is more."""
         waiting: dict[Future[Any], str] = {}
-        ready: dict[str, Runner] = {}
-        if not runners:
-            return ready
-        with self._show("compiling", len(runners), "programs") as progress:
+        ready: list[str] = []
+        if not decoders:
+            return {}
+        with self._show("compiling", len(decoders), "programs") as progress:
 
             def take(timeout: float) -> None:
                 for done in wait(waiting, timeout, return_when="FIRST_COMPLETED").done:
                     done.result()
-                    name = waiting.pop(done)
-                    ready[name] = runners[name]
+                    ready.append(waiting.pop(done))
                     progress.add()
                 progress.refresh()
 
-            for name, runner in runners.items():
+            for name, decoder in decoders.items():
                 context = contextvars.copy_context()  # The platform to trace for is in it.
-                waiting[self._pool.submit(context.run, self._compile, runner, batch)] = name
+                waiting[self._pool.submit(context.run, self._compile, decoder, batch)] = name
             while waiting:
                 late = _NEEDED if any(name in needed for name in waiting.values()) else share
                 left = self._left(max(late, share))
@@ -332,21 +195,22 @@ class _Session:
                 take(min(left, 1.0))
             for future in waiting:
                 future.cancel()
-        return {name: runners[name] for name in self._agree(list(ready))}
+        return {name: decoders[name] for name in self._agree(ready)}
 
-    def _compile(self, runner: Runner, batch: Batch) -> None:
-        program = runner.lower(batch)
+    def _compile(self, decoder: LoopDecoder[Any], batch: Batch) -> None:
+        program = decoder.lower(batch)
         if not self._ended:
             program.compile()
 
-    def affordable(self, ready: Mapping[str, Runner], batch: Batch, max_decode_len: int) -> int:
+    def affordable(self, ready: Decoders, batch: Batch, max_decode_len: int) -> int:
         """Tokens of a row that each way can decode in the time that the probes have; 0 if none."""
         plain, few = ready[PLAIN], min(_FEWEST_TOKENS, max_decode_len)
-        seconds = (_PROBED - _COMPILED) * self._seconds / (2 * len(ready))
+        # Of each way there is a decode to warm up, one that is timed, and one of one block.
+        seconds = (_PROBED - _COMPILED) * self._seconds / (3 * len(ready))
 
         def took(limit: int) -> float:
             began = time.monotonic()
-            plain.run(batch, limit=limit)
+            plain.decode(batch, limit=limit)
             return self._agree(time.monotonic() - began)
 
         took(1)  # The first run takes longer.
@@ -357,14 +221,15 @@ class _Session:
         return int(np.clip((seconds - 2 * first) / step, few, max_decode_len))
 
     def time(
-        self, what: str, ready: Mapping[str, Runner], batches: Sequence[Batch], share: float,
-        limit: int, *, starts: bool = False,
+        self, what: str, ready: Decoders, batches: Sequence[Batch], share: float, limit: int, *,
+        starts: bool = False,
     ) -> dict[str, Timed]:  # fmt: skip
-        """:func:`time_in_turns`; nothing where time is up."""
+        """Medians of :func:`time_in_turns`; nothing where time is up."""
         if self._agree(self._left(1.0)) <= 0:
             return {}
         with self._show(what, _REPETITIONS * len(batches), "batches") as progress:
-            return time_in_turns(
-                ready, batches, until=self._began + share * self._seconds, limit=limit,
-                starts=starts, passed=progress.add, agree=self._agree,
+            found = time_in_turns(
+                ready, batches, _REPETITIONS, until=self._began + share * self._seconds,
+                limit=limit, starts=starts, passed=progress.add, agree=self._agree,
             )  # fmt: skip
+        return medians(found)

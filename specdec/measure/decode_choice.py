@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,15 +18,16 @@ import numpy as np
 from specdec.core.stats import RunStats
 from specdec.core.topology import Topology
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
-from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
 from specdec.decoding.build import build_decoder
+from specdec.decoding.engine import Engine
 from specdec.decoding.options import AutoName, Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Chain, Shape, Tree
-from specdec.measure.choice import Candidate
-from specdec.measure.chooser import PLAIN, Estimate, Runner, Timed
-from specdec.measure.costs import without_draft
+from specdec.measure.choice import Candidate, Choice
+from specdec.measure.chooser import PLAIN, Decoders
+from specdec.measure.timing import Timed, without_draft
 from specdec.verifiers.kseq import KSeqVerifier
 
 RANKS, PROBE_DEPTH = 8, 3
@@ -91,23 +93,36 @@ class DecodeSpace:
         """Decoder with this shape of a block; of plain decoding if None."""
         return build_decoder(self.target, self.draft, self.decoding.with_shape(shape))
 
-    def runner(self, candidate: Candidate) -> Runner:
-        return _runner(self.decoder(candidate.shape))
+    @property
+    def engine(self) -> Engine:
+        """An engine with one guess, made of a draft that can make such.
 
-    def probes(self) -> Mapping[str, Runner]:
+        Raises:
+          ValueError: the draft makes no chains or no trees, or the verifier verifies chains only.
+        """
+        chain = Chain(1, self.decoding.stop_below)
+        engine = self.decoder(chain if self.name == "gamma" else Tree((1,))).engine
+        if self.name == "tree" and not engine.verifier.trees:
+            raise ValueError(
+                f"{type(engine.verifier).__name__} verifies chains only: give "
+                'gamma="auto" instead of tree="auto", or verifier=specdec.RecursiveVerifier().'
+            )
+        return engine
+
+    def probes(self) -> Decoders:
         probe = self._probe
-        found = {PLAIN: _runner(self.decoder(None)), str(probe): self.runner(probe)}
+        fast = self.decoder(probe.shape)
+        found: dict[str, LoopDecoder[Any]] = {PLAIN: self.decoder(None), str(probe): fast}
         sizes = FREE[-1:]
         if self.name == "tree":
             shape = (self._ranks, *[1] * (probe.shape.levels - 1))
-            found[_TREE_PROBE] = _runner(self.decoder(Tree(shape, independent=self._independent)))
+            found[_TREE_PROBE] = self.decoder(Tree(shape, independent=self._independent))
             sizes = FREE
-        fast = self.decoder(probe.shape)
         for size in sizes:  # A call's cost hardly depends on their shape.
-            found[_free(size)] = _runner(without_draft(fast, Topology.chain(size)))
+            found[_free(size)] = without_draft(fast, Topology.chain(size))
         return found
 
-    def estimate(self, found: Mapping[str, Timed]) -> Estimate:
+    def estimate(self, found: Mapping[str, Timed]) -> Choice:
         probe, plain = self._probe, found[PLAIN]
         fast = found[str(probe)]
         guesses = self._nodes(probe)
@@ -129,37 +144,28 @@ class DecodeSpace:
             many = wide.block / plain.block - _at(verify, nodes)
             if probe.shape.levels > 1:
                 levels[self._ranks] = max(cost, (many - cost) / (probe.shape.levels - 1))
-        encoders = (plain.start / plain.block, max(0.0, fast.start - plain.start) / plain.block)
-        tokens = plain.calls / len(plain.results)
+        candidates = self._predicted(accepted, verify, levels)
+        return self._estimated(accepted, cost, verify, candidates, note)
 
-        def whole(candidate: Candidate) -> float:
-            """The speedup of decodes with their encoders, of whose last block half is dropped."""
-            target, draft = encoders
-            assert candidate.tokens is not None
-            assert candidate.predicted is not None
-            steps = (tokens + (candidate.tokens - 1) / 2) / candidate.predicted
-            return (target + tokens) / (target + draft + steps)
-
-        candidates = [
-            dataclasses.replace(each, predicted=whole(each))
-            for each in self._predicted(accepted, verify, levels)
-        ]
-        candidates.sort(key=lambda each: -(each.predicted or 0.0))
-        return Estimate(accepted, cost, verify, [*candidates, *self._best_first()], note)
-
-    def assumed(self) -> Estimate:
+    def assumed(self) -> Choice:
         cost = self._size_ratio()
-        candidates = sorted(
-            self._predicted((ALPHA,), {1: 1.0}, {1: cost}, trees=False),
-            key=lambda each: -(each.predicted or 0.0),
-        )
+        candidates = self._predicted((ALPHA,), {1: 1.0}, {1: cost}, trees=False)
         note = (
             f"alpha {ALPHA} and v 1 are assumed, and c is taken to be the ratio of the weights' "
             "sizes."
         )
-        return Estimate((ALPHA,), cost, {1: 1.0}, candidates, note)
+        return self._estimated((ALPHA,), cost, {1: 1.0}, candidates, note)
 
-    def shortlist(self, estimate: Estimate) -> Sequence[Candidate]:
+    def _estimated(
+        self, accepted: tuple[float, ...], cost: float, verify: Mapping[int, float],
+        candidates: list[Candidate], note: str,
+    ) -> Choice:  # fmt: skip
+        """The most promising first, but for trees whose speedup cannot be predicted."""
+        candidates.sort(key=lambda each: -(each.predicted or 0.0))
+        every = (*candidates, *self._best_first())
+        return Choice(self.name, None, accepted, cost, verify, every, note)
+
+    def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
         probe = str(self._probe)
         chains = [each for each in estimate.candidates if _is_chain(each)]
         best = [*chains[:_CHAINS], *(each for each in chains[_CHAINS:] if str(each) == probe)]
@@ -232,10 +238,6 @@ class DecodeSpace:
             for nodes, depth, siblings in BEST_FIRST
             if depth <= self._most and siblings <= self._ranks
         ]
-
-
-def _runner(decoder: BatchDecoder) -> Runner:
-    return Runner(decoder.lower, decoder.decode)
 
 
 def _free(size: int) -> str:

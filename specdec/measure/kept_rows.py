@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
+import fcntl
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from specdec.core.files import naming, parse_object, to_json
 from specdec.core.stats import RunStats
+from specdec.decoding.batches import Batch
 from specdec.decoding.blocks import Block, SearchedBlock
 from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch
-from specdec.measure.rows import read_lines
 from specdec.types import Stats
 
+Members = tuple[Batch, list[Any]]  # A batch and its rows, which come first in it.
+_CHECKSUM = b', "checksum": '
 _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
 
 
@@ -103,11 +111,6 @@ def _counts(stats: Stats, index: int) -> dict[str, Any]:
     }
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Complete rows of a ``decodes.jsonl``; see :func:`specdec.measure.rows.read_lines`."""
-    return read_lines(path, Row.from_fields)
-
-
 def _fields(beam: Hypothesis) -> dict[str, Any]:
     """A hypothesis for JSON, without fields that were not asked for."""
     log_probs = {name: getattr(beam, name) for name in ("log_probs", "adjusted_log_probs")}
@@ -129,3 +132,113 @@ def _log_probs(output: Hypothesis) -> dict[str, Any]:
         "adjusted_log_probs": output.adjusted_log_probs.tolist(),
         "alternatives": pairs,
     }
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Complete rows of a ``decodes.jsonl`` one at a time, none if there is no file.
+
+    A last line without an end was cut off by a kill and is left out.
+
+    Raises:
+      ValueError: a complete line is not as it was written.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            content, found, checksum = line.rstrip(b"\n").rpartition(_CHECKSUM)
+            if found and checksum != b'"%08x"}' % zlib.crc32(content):
+                raise ValueError(
+                    f"{path}:{number} was changed after it was written: its checksum differs. "
+                    "Remove the file to start again from the first row."
+                )
+            try:
+                if not found:
+                    raise ValueError("no checksum")
+                yield Row.from_fields(parse_object(f"{content.decode()}}}", str(path)))
+            except (ValueError, TypeError, KeyError):
+                raise ValueError(
+                    f"{path}:{number} is not a row of this program; remove the file to start "
+                    "again from the first row."
+                ) from None
+
+
+class LineWriter:
+    """Appends lines to a file, each append on disk before the next; drops a torn last line.
+
+    Raises:
+      OSError: (on entering) another process does, or the file cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> LineWriter:
+        self._file: IO[bytes] = open(self._path, "a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise OSError(f"{self._path} is being written by another process.") from None
+        except OSError:
+            pass  # A file system without locks.
+        self._file.truncate(_end_of_lines(self._file))
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def append(self, *lines: str) -> None:
+        """Writes lines and flushes them to the disk together."""
+        with naming(self._path):
+            self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Bytes up to the last line's end; of a long file only its own end is read."""
+    if not file.seek(0, os.SEEK_END):
+        return 0  # Nothing that could be mapped.
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1
+
+
+def line_of(row: Row) -> str:
+    """A row as a line of JSON, without the line's end; its last field is a checksum."""
+    content = to_json(dataclasses.asdict(row)).removesuffix("}")
+    return f'{content}{_CHECKSUM.decode()}"{zlib.crc32(content.encode("utf-8")):08x}"}}'
+
+
+def append_missing(
+    append: Callable[..., object], batches: Iterable[Members], done: int,
+    measure: Callable[[Iterator[Members]], Iterable[Sequence[Row]]],
+) -> Iterator[tuple[int, Batch, list[Row]]]:  # fmt: skip
+    """Appends the rows that follow the first ``done`` ones, a batch at a time.
+
+    Args:
+      append: given a batch's new lines, puts them on disk.
+      batches: all of the run's, in its order.
+      done: rows that are in the file.
+      measure: gives all rows of each of some batches, in their order; it may read batches ahead.
+
+    Returns:
+      (number, batch, new rows) of each batch that lacked some, when they are on disk.
+    """
+    begun: collections.deque[tuple[int, Batch, int]] = collections.deque()
+
+    def lacking(before: int) -> Iterator[Members]:
+        for number, (batch, members) in enumerate(batches):
+            if before < len(members):
+                # The whole batch again even if a part is done.
+                begun.append((number, batch, before))
+                yield batch, members
+            before = max(0, before - len(members))
+
+    for measured in measure(lacking(done)):
+        number, batch, before = begun.popleft()
+        rows = list(measured[before:])
+        append(*map(line_of, rows))
+        yield number, batch, rows

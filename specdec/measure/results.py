@@ -14,10 +14,12 @@ from typing import Any
 
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
+from specdec.core.theory_beams import beam_speedup
 from specdec.data.tasks import Metrics
 from specdec.measure.kept_rows import Row
 from specdec.measure.quality import Quality, TaskQuality
-from specdec.measure.speed import Speed, predict
+from specdec.measure.speed import BEAMS, CHAINS, Speed, predict
+from specdec.measure.timing import Spread
 from specdec.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
@@ -53,13 +55,8 @@ def numbers(
         totals = counts if totals is None else totals + counts
         width_matched += row.width_matched_mismatch is not None
         if row.mismatch is not None:
-            mismatches.append(
-                {
-                    "id": row.id,
-                    "position": row.mismatch.position,
-                    "top2_gap": row.mismatch.top2_gap,
-                }
-            )
+            where = {"position": row.mismatch.position, "top2_gap": row.mismatch.top2_gap}
+            mismatches.append({"id": row.id, **where})
         if row.output is not None and row.reference is not None:
             scorer.add(row.output, row.reference)
     assert totals is not None
@@ -82,44 +79,49 @@ def numbers(
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
         "quality": scorer.scores(),
     }
-    return result | _speed(totals, speed)
+    levels = result["levels_per_call"]
+    return result | _measured(speed) | _predicted(totals, speed, levels)
 
 
-def _speed(stats: RunStats, speed: Speed | None) -> dict[str, Any]:
-    def median(spread):
-        return None if spread is None else spread.median
+def _median(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.median
 
+
+def _measured(speed: Speed | None) -> dict[str, Any]:
+    """What was timed; None where it was not."""
     keys = ("cost_ratio", "verify_ratio", "measured_speedup", "measured_speedup_decoder")
-    result: dict[str, Any] = {key: median(getattr(speed, key, None)) for key in keys}
-    predictions = {
-        "predicted_speedup": "decoder",
-        "predicted_speedup_thm38": "theorem_3_8",
-        "predicted_speedup_whole": "whole",
-        "predicted_speedup_counted": "counted",
-    }
-    result |= dict.fromkeys(predictions)
+    found: dict[str, Any] = {key: _median(getattr(speed, key, None)) for key in keys}
     if speed is None:
-        return result | dict.fromkeys(("ms_per_token", "encode_ms", "spread", "timed"))
-    if stats.alpha is not None:
-        prediction = predict(stats, speed)
-        if stats.proposed < stats.gamma * stats.target_calls:
-            # Not all blocks have gamma guesses, so only the counted ones count.
-            predictions = {"predicted_speedup_counted": "counted"}
-        result |= {key: getattr(prediction, name) for key, name in predictions.items()}
-
-    def pick(spreads, names):
-        return {name: median(spreads.get(name)) for name in names}
-
+        return found | dict.fromkeys(("ms_per_token", "encode_ms", "spread", "timed"))
     spread = dataclasses.asdict(speed)
     timed = spread.pop("blocks")
-    return result | {
-        "ms_per_token": pick(speed.ms_per_token, ("autoregressive", "speculative")),
-        "encode_ms": pick(speed.encode_ms, ("target", "draft")),
+    methods = CHAINS if CHAINS[0] in speed.ms_per_token else BEAMS
+    per_token = {name: _median(speed.ms_per_token.get(name)) for name in methods}
+    encoders = {name: _median(speed.encode_ms.get(name)) for name in ("target", "draft")}
+    return found | {
+        "ms_per_token": per_token,
+        "encode_ms": encoders,
         # Everything measured, with its range over the repetitions.
         "spread": spread,
         # Counts of the texts that were timed.
         "timed": timed and {name: timed[name] for name in ("emitted", "target_calls", "proposed")},
     }
+
+
+def _predicted(stats: RunStats, speed: Speed | None, levels: float | None) -> dict[str, Any]:
+    """Speedups by theory; None where it does not apply."""
+    names = ("", "_thm38", "_whole", "_counted")
+    found: dict[str, Any] = dict.fromkeys(f"predicted_speedup{name}" for name in names)
+    if speed is None or speed.cost_ratio is None or speed.verify_ratio is None:
+        return found
+    if levels is not None:
+        c, v = speed.cost_ratio.median, speed.verify_ratio.median
+        return found | {"predicted_speedup_whole": beam_speedup(levels, stats.gamma, c, v)}
+    prediction = predict(stats, speed)
+    if stats.proposed < stats.gamma * stats.target_calls:
+        # Not all blocks have gamma guesses, so only the counted ones count.
+        return found | {"predicted_speedup_counted": prediction["predicted_speedup_counted"]}
+    return found | prediction
 
 
 def provenance() -> dict[str, Any]:

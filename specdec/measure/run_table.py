@@ -72,70 +72,62 @@ def _sampling(r: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+_BEAM_RATES = (
+    ("levels_per_call", "calls of plain beams / calls"),
+    ("acceptance_rate", "levels accepted / examined"),
+    ("cost_ratio", "c: draft level / call of plain beams"),
+    ("verify_ratio", "v: call on {nodes} tokens / of plain beams"),
+)
+_RATES = (
+    ("alpha", "mean of sum min(p, q)"),
+    ("acceptance_rate", "accepted / examined"),
+    ("draft_utilization", "accepted / proposed"),
+    ("block_efficiency", "tokens / target call"),
+    ("cost_ratio", "c: draft step / target step"),
+    ("verify_ratio", "v: target call on {width} tokens / on 1"),
+)
+
+
 def _counts(r: dict[str, Any]) -> list[list[str]]:
     rows = [["tokens", str(r["num_tokens"]), f"in {r['num_examples']} rows"]]
     rows.append(["target calls", str(r["target_calls"]), ""])
+    rates = {"speculative": _RATES, "speculative_beam": _BEAM_RATES}.get(r["method"], ())
     if r["method"] == "speculative_beam":
         ends = ", ".join(f"{name} {count}" for name, count in sorted(r["block_ends"].items()))
-        rows.append(
-            ["levels_per_call", f"{r['levels_per_call']:.3f}", "calls of plain beams / calls"]
-        )
         rows.append(["blocks ended by", ends, ""])
-        for key, meaning in (
-            ("acceptance_rate", "levels accepted / examined"),
-            ("cost_ratio", "c: draft level / call of plain beams"),
-            ("verify_ratio", f"v: call on {r['topology']['nodes']} tokens / of plain beams"),
-        ):
-            if r[key] is not None:
-                rows.append([key, f"{r[key]:.3f}", meaning])
-    if r["method"] != "speculative":
-        return rows
-    by_rank = r["accepted_by_rank"]
-    if len(by_rank) > 1:
-        meaning = "guesses, by their index among their siblings"
-        rows.append(["accepted by rank", " / ".join(map(str, by_rank)), meaning])
-    width = r["topology"]["nodes"] + 1
-    for key, meaning in (
-        ("alpha", "mean of sum min(p, q)" if not r["tree"] else "mean acceptance at a position"),
-        ("acceptance_rate", "accepted / examined"),
-        ("draft_utilization", "accepted / proposed"),
-        ("block_efficiency", "tokens / target call"),
-        ("cost_ratio", "c: draft step / target step"),
-        ("verify_ratio", f"v: target call on {width} tokens / on 1"),
-    ):
+    elif r["method"] == "speculative" and len(r["accepted_by_rank"]) > 1:
+        by_rank = " / ".join(map(str, r["accepted_by_rank"]))
+        rows.append(["accepted by rank", by_rank, "guesses, by their index among their siblings"])
+    nodes = r["topology"]["nodes"]
+    for key, meaning in rates:
+        if key == "alpha" and r["tree"]:
+            meaning = "mean acceptance at a position"
         if r[key] is not None:
-            rows.append([key, f"{r[key]:.3f}", meaning])
+            rows.append([key, f"{r[key]:.3f}", meaning.format(nodes=nodes, width=nodes + 1)])
     return rows
+
+
+_SPEEDUPS = (
+    ("whole decode, with encoders", "predicted_speedup_whole", "measured_speedup"),
+    ("decoder only", "predicted_speedup", "measured_speedup_decoder"),
+    ("decoder only, v = 1 (Thm 3.8)", "predicted_speedup_thm38", None),
+    ("decoder only, from counted blocks", "predicted_speedup_counted", None),
+)
 
 
 def _speeds(r: dict[str, Any]) -> list[list[str]]:
     spread = r["spread"]
 
-    def measured(values, digits=2):
-        return f"{values['median']:.{digits}f}", (
-            f"({values['low']:.{digits}f} to {values['high']:.{digits}f})"
-        )
-
-    def number(value):
-        return "" if value is None else f"{value:.2f}"
+    def measured(values: dict[str, float], digits: int = 2) -> list[str]:
+        median, low, high = (f"{values[key]:.{digits}f}" for key in ("median", "low", "high"))
+        return [median, f"({low} to {high})"]
 
     rows = []
     if spread["measured_speedup"] is not None:
         rows.append(["speedup", "predicted", "measured", f"(range of {spread['repetitions']})"])
-        if r.get("beam"):
-            whole = r["predicted_speedup_whole"], *measured(spread["measured_speedup"])
-            rows.append(["whole decode, with encoders", number(whole[0]), *whole[1:]])
-    if spread["measured_speedup"] is not None and not r.get("beam"):
-        for name, prediction, key in (
-            ("whole decode, with encoders", "predicted_speedup_whole", "measured_speedup"),
-            ("decoder only", "predicted_speedup", "measured_speedup_decoder"),
-        ):
-            rows.append([name, number(r[prediction]), *measured(spread[key])])
-        for name, prediction in (
-            ("decoder only, v = 1 (Thm 3.8)", "predicted_speedup_thm38"),
-            ("decoder only, from counted blocks", "predicted_speedup_counted"),
-        ):
-            rows.append([name, number(r[prediction]), "", ""])
+        for name, prediction, key in _SPEEDUPS[: 1 if r.get("beam") else None]:
+            predicted = "" if r[prediction] is None else f"{r[prediction]:.2f}"
+            rows.append([name, predicted, *(measured(spread[key]) if key else ("", ""))])
     rows.append(["milliseconds", "", "", ""])
     for method, values in spread["ms_per_token"].items():
         rows.append([f"per token, {method}", "", *measured(values, 3)])
@@ -188,16 +180,11 @@ def lossless_remarks(r: dict[str, Any]) -> list[str]:
         )
     shown = r["greedy_mismatch_rows"][:SHOWN_MISMATCHES]
     for row in shown:
+        place, gap = row["position"], row["top2_gap"]
+        where = f"from plain decoding at token {place}, where the target's two best logits"
         if r.get("beam"):
-            remarks.append(
-                f"  row {row['id']} differs from plain beams at hypothesis {row['position'] + 1}: "
-                f"the two scores are {row['top2_gap']:.2g} apart"
-            )
-            continue
-        remarks.append(
-            f"  row {row['id']} differs from plain decoding at token {row['position']}, where the "
-            f"target's two best logits are {row['top2_gap']:.2g} apart"
-        )
+            where = f"from plain beams at hypothesis {place + 1}: the two scores"
+        remarks.append(f"  row {row['id']} differs {where} are {gap:.2g} apart")
     if r["greedy_mismatches"] > len(shown):
         remarks.append(f"  and {r['greedy_mismatches'] - len(shown)} more, in results.json")
     return remarks
@@ -207,10 +194,7 @@ def speed_remarks(r: dict[str, Any]) -> list[str]:
     """Plain words where speculation does not pay, or theory and measurement disagree."""
     measured, predicted = r["measured_speedup_decoder"], r["predicted_speedup"]
     remarks = []
-    whole = {
-        "measured": r["measured_speedup"],
-        "predicted": r["predicted_speedup_whole"],
-    }
+    whole = {"measured": r["measured_speedup"], "predicted": r["predicted_speedup_whole"]}
     below = [f"{value:.2f} {word}" for word, value in whole.items() if value and value < 1]
     if below:
         smaller = "tree" if r["tree"] else "gamma"

@@ -24,7 +24,7 @@ from specdec.measure.kept_rows import Row
 from specdec.text.base import Tokenizer
 from specdec.text.streaming import Piece
 
-Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note"]
+Kind = Literal["accepted", "siblings", "rejected", "correction", "bonus", "note", "text"]
 
 # Colour never stands alone: what is rejected or was not taken is struck out, the latter in brackets
 # too, and what the target added is underlined.
@@ -37,8 +37,7 @@ _ANSI = {
     "note": "\033[2m{}\033[0m",
 }
 _PLAIN = {
-    "accepted": "{}", "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}",
-    "bonus": "{{+{}+}}", "note": "{}",
+    "siblings": "[-{}-]", "rejected": "[-{}-]", "correction": "{{+{}+}}", "bonus": "{{+{}+}}",
 }  # fmt: skip
 _PART = "\ufffd"  # Tokenizers give it for a part of a character, if anything.
 
@@ -47,7 +46,7 @@ _PART = "\ufffd"  # Tokenizers give it for a part of a character, if anything.
 class Span:
     """A run of tokens of one kind."""
 
-    kind: Kind  # Whether they were accepted, rejected or added.
+    kind: Kind  # Whether they were accepted, rejected or added; a note, or a legend's text.
     text: str  # Theirs, with the space before it where there is one.
 
 
@@ -169,6 +168,27 @@ def _counts(row: Row) -> str:
     return f"{row.num_tokens} token{'' if row.num_tokens == 1 else 's'} in {runs}"
 
 
+def _legend(rows: Sequence[Row]) -> Iterator[list[Span]]:
+    """Lines that explain the marks of these rows."""
+    if all(row.beams is None for row in rows):
+        yield [
+            Span("text", "Guesses "), Span("accepted", "accepted"), Span("rejected", " rejected"),
+            Span("text", ", the"), Span("bonus", " target's"), Span("text", " own token:"),
+        ]  # fmt: skip
+    else:
+        yield [Span("text", "Hypotheses, with their scores:")]
+    if any(block.siblings is not None for row in rows for block in row.blocks):
+        others = Span("siblings", " the others|of its position")
+        yield [Span("text", "After an accepted guess"), others, Span("text", ".")]
+    if any(row.searched is not None for row in rows):
+        yield [
+            Span("text", "Above them, what they went on with in each target call:"),
+            Span("accepted", " guessed"), Span("text", ","), Span("correction", " the target's"),
+            Span("text", ";"),
+        ]  # fmt: skip
+        yield [Span("text", "| between hypotheses, / between levels.")]
+
+
 def wants_colour(stream: IO[str]) -> bool:
     """Whether to colour: a terminal, or the environment's FORCE_COLOR."""
     return stream.isatty() or bool(os.environ.get("FORCE_COLOR"))
@@ -178,27 +198,22 @@ def terminal(rows: Sequence[Row], vocabulary: Tokenizer | None, *, colour: bool)
     """Traces as text, with ANSI colours or with plain marks."""
     style = _ANSI if colour else _PLAIN
 
-    def mark(span: Span) -> str:
-        text = span.text.lstrip(" ")
-        return span.text[: len(span.text) - len(text)] + style[span.kind].format(text)
+    def marked(spans: Sequence[Span]) -> str:
+        return "".join(_indented(span, style.get(span.kind, "{}")) for span in spans)
 
-    legend = (Span("accepted", "accepted"), Span("rejected", "rejected"), Span("bonus", "target's"))
-    out = [f"Guesses {mark(legend[0])} {mark(legend[1])}, the {mark(legend[2])} own token:"]
-    if _with_trees(rows):
-        others = mark(Span("siblings", "the others|of its position"))
-        out.append(f"After an accepted guess {others}.")
-    if any(row.beams is not None for row in rows):
-        out = ["Hypotheses, with their scores:"]
-    if any(row.searched is not None for row in rows):
-        guessed, own = mark(Span("accepted", "guessed")), mark(Span("correction", "the target's"))
-        out.append(f"Above them, what they went on with in each target call: {guessed}, {own};")
-        out.append("| between hypotheses, / between levels.")
+    out = [*map(marked, _legend(rows))]
     for row in rows:
         out += ["", visible(row.input), f"  ({_counts(row)})"]
         for number, spans in enumerate(lines(row, vocabulary), start=1):
-            out.append(f"{number:5} {''.join(mark(span) for span in spans)}")
+            out.append(f"{number:5} {marked(spans)}")
         out += [f"{score:9.3f}  {visible(text)}" for score, text in _hypotheses(row)]
     return "\n".join(out)
+
+
+def _indented(span: Span, form: str) -> str:
+    """The span's text in a form, without the space before it."""
+    text = span.text.lstrip(" ")
+    return span.text[: len(span.text) - len(text)] + form.format(text)
 
 
 def _hypotheses(row: Row) -> Iterator[tuple[float, str]]:
@@ -206,10 +221,6 @@ def _hypotheses(row: Row) -> Iterator[tuple[float, str]]:
     for each in row.beams or ():
         text = " ".join(map(str, each["tokens"])) if each["text"] is None else each["text"]
         yield each["score"], text
-
-
-def _with_trees(rows: Sequence[Row]) -> bool:
-    return any(block.siblings is not None for row in rows for block in row.blocks)
 
 
 _PAGE = """<!doctype html>
@@ -227,41 +238,20 @@ body {{ font: 16px/1.6 system-ui, sans-serif; color: var(--text); background: va
   max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.3rem; }}
 section {{ border-top: 1px solid var(--rule); margin-top: 1.5rem; padding-top: 1rem; }}
-.counts, li::marker {{ color: var(--quiet); font-size: .85rem; }}
+.counts, .note, li::marker {{ color: var(--quiet); font-size: .85rem; }}
 ol {{ padding-left: 2.5rem; font-family: ui-monospace, monospace; font-size: .9rem; }}
 li span {{ white-space: pre-wrap; }}
+table {{ font-size: .9rem; }} td {{ padding-right: 1rem; vertical-align: top; }}
 .accepted {{ color: var(--green); }}
 .rejected {{ color: var(--red); text-decoration: line-through; }}
+.siblings {{ color: var(--quiet); text-decoration: line-through; }}
 .correction, .bonus {{ color: var(--blue); text-decoration: underline; }}
-{style}</style>
+</style>
 <h1>{title}</h1>
 <p>{legend}</p>
 {body}
 </html>
 """
-
-
-_LEGEND = """A line is one run of the target model:
-<span class="accepted">guesses it accepted</span>,
-<span class="rejected">guesses it rejected</span>,
-<span class="correction">the token it added itself</span>."""
-# In pages with trees.
-_TREE_STYLE = """.siblings { color: var(--quiet); text-decoration: line-through; }
-"""
-_TREE_LEGEND = (
-    '\nAfter an accepted guess <span class="siblings">[the others|of its position]</span>.'
-)
-# In pages of beams.
-_BEAM_STYLE = """.note { color: var(--quiet); }
-table { font-size: .9rem; } td { padding-right: 1rem; vertical-align: top; }
-"""
-_BEAM_LEGEND = "The hypotheses of each row with their scores."
-_SEARCHED_LEGEND = """ A line above them is one run of the target model. It has what they went on
-with: <span class="accepted">tokens that were guessed</span>,
-<span class="correction">tokens of the target alone</span>; | between hypotheses,
-/ between levels."""
-
-
 # In a notebook, whose own style has either light or dark ground.
 _LIVE = """<style>
 .specdec .accepted {{ color: #2e9e4f; }}
@@ -273,13 +263,8 @@ _LIVE = """<style>
 def page(rows: Sequence[Row], vocabulary: Tokenizer | None, title: str) -> str:
     """Traces as a self-contained HTML page."""
     body = "\n".join(line for row in rows for line in _section(row, vocabulary))
-    style, legend = "", _LEGEND
-    if _with_trees(rows):
-        style, legend = _TREE_STYLE, _LEGEND + _TREE_LEGEND
-    elif any(row.beams is not None for row in rows):
-        searched = any(row.searched is not None for row in rows)
-        style, legend = _BEAM_STYLE, _BEAM_LEGEND + (_SEARCHED_LEGEND if searched else "")
-    return _PAGE.format(title=html.escape(title), body=body, style=style, legend=legend)
+    legend = "<br>\n".join("".join(map(_marked, spans)) for spans in _legend(rows))
+    return _PAGE.format(title=html.escape(title), body=body, legend=legend)
 
 
 def _section(row: Row, vocabulary: Tokenizer | None) -> Iterator[str]:
@@ -303,6 +288,8 @@ def _escaped(text: str) -> str:
 
 def _marked(span: Span) -> str:
     text = html.escape(span.text)
+    if span.kind == "text":
+        return text
     if span.kind != "siblings":
         return f'<span class="{span.kind}">{text}</span>'
     about = "other guesses for the position of the one before"

@@ -10,7 +10,7 @@ from typing import Any
 from specdec.core import theory
 from specdec.measure.tables import table
 from specdec.reproduce import paper
-from specdec.reproduce.pages.tables import Part, Table, grid, joined, leaves
+from specdec.reproduce.pages.tables import Part, grid, joined, leaves, table_of
 
 Content = Mapping[str, Any]
 HALF_DIGIT = 0.005  # The error of two printed digits of alpha and c.
@@ -67,22 +67,22 @@ _PREDICTED = (("Thm 3.8", "{predicted_speedup_thm38:.2f}"), ("with v", "{predict
 _DECODER = ("decoder", "**{measured_speedup_decoder:.2f}**")
 _RANGE = "{%[low]:.2f} to {%[high]:.2f}".replace("%", "spread[measured_speedup_decoder]")
 # Predicted beside measured speedups, of the decoder alone but for "whole".
-TABLE_2 = Table(_decodes, [
+TABLE_2 = table_of(_decodes, [
     *_PAIR, *_SHAPE, _EXAMINED, _EMITTED, *_COSTS, *_PREDICTED,
     ("counted", "{predicted_speedup_counted:.2f}"), _DECODER, ("(range)", _RANGE),
     ("whole", "{measured_speedup:.2f}"), ("ms / token", "{ms_per_token[speculative]:.3f}"),
     ("plain", "{ms_per_token[autoregressive]:.3f}"),
 ], numbers=False, missing="")  # fmt: skip
-FASTEST = Table(_fastest, [
+FASTEST = table_of(_fastest, [
     *_PAIR, *_SHAPE, _EMITTED, *_COSTS, *_PREDICTED, _DECODER,
     ("whole", "{measured_speedup:.2f}"),
 ], numbers=False, missing="")  # fmt: skip
-TABLE_3 = Table(_drafts, [
+TABLE_3 = table_of(_drafts, [
     _TASK, ("draft", "{drafter}"), ("α, T = 0", "{t0[alpha]:.3f}"),
     ("α, T = 1", "{t1[alpha]:.3f}"),
 ], numbers=False)  # fmt: skip
 # Alpha, and the distance from the target's distribution.
-TABLE_5 = Table(_lenient, [
+TABLE_5 = table_of(_lenient, [
     *_PAIR, ("lenience", "{lenience:g}"), ("α", "{alpha:.2f}"),
     ("distance from p a token", "{total_variation:.3f}"),
 ], numbers=False)  # fmt: skip

@@ -29,6 +29,11 @@ class Done:
     result: Result
     measured: bool
 
+    @property
+    def numbers(self) -> Result:
+        """The result without its settings."""
+        return {name: value for name, value in self.result.items() if name != "settings"}
+
 
 class Piece(Protocol):
     """A timed decode, a measurement of alpha, a compiled decode or a benchmark's workload."""
@@ -93,7 +98,7 @@ def kept(file: Path, settings: Mapping[str, Any], make: Callable[[], Result]) ->
     found = make() | {"settings": settings}
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(file, found)
-    return Done(found, measured=True)
+    return Done(files.read_object(file), measured=True)  # As it will be read.
 
 
 def slug(name: str) -> str:

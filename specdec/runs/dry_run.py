@@ -29,8 +29,7 @@ from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
 from specdec.drafters.quantized import Quantized
 from specdec.drafters.shape import Tree
-from specdec.measure.device_share import Quantization
-from specdec.measure.memory import MemoryPlan
+from specdec.measure.memory import MemoryPlan, Quantization
 from specdec.measure.tables import aligned
 from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
@@ -93,7 +92,7 @@ def report(
         "",
         *_reading(models, task),
         "",
-        *_holding(models, plan, beams),
+        *_holding(models, plan),
         *_fitting(plan, memory),
         "",
         f"Writes to {folder or 'out/<experiment>-<time>'}: {', '.join(written_files(run))}.",
@@ -175,8 +174,8 @@ def _tables_file(path: str) -> Path:
 def _memory_of(hardware: Any) -> tuple[str, float]:
     """A device's name and the bytes of its memory."""
     if isinstance(hardware, str):
-        found = chips.find(hardware).chip.hardware
-        return found.name, found.memory
+        chip = chips.find(hardware).chip
+        return chip.label, chip.memory
     meaning = "a chip's name, such as 'v4' or 'h200', or bytes of a device's memory"
     return "device", positive("HARDWARE", hardware, meaning)
 
@@ -192,7 +191,7 @@ def _reading(models: _Models, task: str) -> list[str]:
     return lines + ([f"Reads rows of {task}"] if task else [])
 
 
-def _holding(models: _Models, plan: MemoryPlan, beams: int) -> list[str]:
+def _holding(models: _Models, plan: MemoryPlan) -> list[str]:
     """Bytes of target and draft on each device."""
     held, mesh = plan.held(), plan.mesh
     where = "" if mesh.data * mesh.model == 1 else (
@@ -207,13 +206,7 @@ def _holding(models: _Models, plan: MemoryPlan, beams: int) -> list[str]:
     lines = [where] * bool(where) + aligned(list(zip(labels, *columns, strict=True)))
     if len(held) > 1:
         lines.append(f"target and draft together {_amount(plan.needed)}")
-    unused = zip(models.names, models.shapes, plan.beyond_windows(beams), strict=True)
-    return lines + [
-        f"the cache of {name} keeps all positions; {beyond.layers} of {shape.num_decoder_layers} "
-        f"layers need only {beyond.needed:,} of them: {_amount(beyond.unneeded)} more than needed"
-        for name, shape, beyond in unused
-        if beyond.unneeded
-    ]
+    return lines
 
 
 def _fitting(plan: MemoryPlan, device: tuple[str, float] | None) -> list[str]:
@@ -251,7 +244,7 @@ def _compiled(
             config_of=lambda source: find_config(resolve(source, "draft"), root)[0],
         )  # fmt: skip
     except DoesNotFitError as error:
-        advice = _advice(plan, chips.find(chip).chip.hardware.memory)
+        advice = _advice(plan, chips.find(chip).chip.memory)
         raise DoesNotFitError(f"{error} {advice}") from None
     return [str(found), *([] if folder is None else [f"Written to {found.write(folder)}"])]
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import heapq
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from specdec.decoding.batches import Batch
 from specdec.decoding.build import rules_of
 from specdec.drafters.base import DraftSpec
 from specdec.load import load_pair
-from specdec.measure import alpha, beam_speed, results, speed, traces
-from specdec.measure.kept_rows import Row, read_rows
-from specdec.measure.rows import LineWriter, append_missing
+from specdec.measure import alpha, results, speed, traces
+from specdec.measure.kept_rows import LineWriter, Row, append_missing, read_rows
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, read
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
@@ -245,11 +244,11 @@ class PreparedRun:
         run, how, measured = self.run, self.run.decoding, None
         first = self._processes.sharing_target.first  # It alone has the rows, and writes.
         batches = self._to_time()
-        if batches and not how.searches:
-            plain = run.decoder(self.pair, plain=True)
-            guessing = run.decoder(self.pair) if how.guesses else None
-            timings = speed.measure(plain, guessing, batches, run.timing_repetitions)
-            measured = speed.summarize(timings)
+        if batches:
+            make: Any = run.searcher if how.searches else run.decoder
+            fast = make(self.pair) if how.guesses else None
+            plain = make(self.pair, plain=True)
+            measured = speed.measure(plain, fast, batches, run.timing_repetitions)
         numbers = first(
             lambda: results.numbers(
                 self.rows(), how.depth, measured, checked=run.checked, metrics=run.task.metrics
@@ -283,8 +282,6 @@ class PreparedRun:
             "gin": self._identity,
             "command": command,
         }
-        if batches and how.searches:
-            content |= self._time_beams(batches, content["levels_per_call"])
         first(lambda: self._write(content))
         return {} if self._processes.index else content
 
@@ -311,11 +308,6 @@ class PreparedRun:
         ids = [item.tokens for item in self._inputs.sample(run.timing_examples)]
         say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
         return list(self._inputs.batches_of(ids, run.decoding.batch_size))
-
-    def _time_beams(self, batches: Sequence[Batch], levels: float | None) -> dict[str, Any]:
-        run, plain = self.run, self.run.searcher(self.pair, plain=True)
-        fast = run.searcher(self.pair) if run.decoding.guesses else None
-        return beam_speed.measure(plain, fast, batches, run.timing_repetitions, levels or 1.0)
 
     def _load(self, draft: str | DraftSpec) -> Pair:
         run = self.run
@@ -350,11 +342,7 @@ class PreparedRun:
         for batch in self._inputs.batches_of([item.tokens for item in items], how.batch_size):
             rows = {index: items[row].id for index, row in enumerate(batch.row_ids) if row >= 0}
             given = {index: texts[row] for index, row in rows.items()}
-            replayed = alpha.replayed(decoder, batch, given)
-            found += [
-                alpha.RowAcceptance.of(replayed, index, row, len(texts[row]))
-                for index, row in rows.items()
-            ]
+            found += alpha.replayed(decoder, batch, given)
         summary = alpha.summary(found)
         return {name: summary[name] for name in ("num_texts", "alpha", "alpha_interval")}
 
@@ -369,10 +357,8 @@ class PreparedRun:
         # A signal for this process alone; of several, JAX notes SIGTERM for all.
         signals = [signal.SIGINT, signal.SIGTERM][: 2 if self._processes.count == 1 else 1]
         with stop_request(*signals) as stop, Progress(total, "rows", done=done) as progress:
-            for number, (batch, _), rows in append_missing(
-                append, self._batches(), done, lambda pair: len(pair[1]),
-                functools.partial(decoded_rows, self.run, self.pair),
-            ):  # fmt: skip
+            decoded = functools.partial(decoded_rows, self.run, self.pair)
+            for number, batch, rows in append_missing(append, self._batches(), done, decoded):
                 done += len(rows)
                 tokens = sum(row.num_tokens for row in rows)
                 progress.add(len(rows), kind=batch.shape, tokens=tokens)

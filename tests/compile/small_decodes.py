@@ -136,7 +136,7 @@ CASES = {
 
 
 def decoder_of(place, name, target=TARGET, other=None):
-    """The case's decoder, as shapes for this place; its models as ``target`` and ``other`` say."""
+    """The case's decoder and shapes for this place; its models as ``target`` and ``other`` say."""
     draft, options = CASES[name]
     if draft is DRAFT and other is not None:
         draft = other
@@ -153,8 +153,8 @@ def decoder_of(place, name, target=TARGET, other=None):
 def report_of(place, name, batch_size=1, family=None):
     """What the compiler of a place's chip says of a case, of T5s or of another family."""
     target, draft = (TARGET, None) if family is None else FAMILIES[family]
-    decoder = decoder_of(place, name, target, draft)
-    program = compile_decode(place, decoder, batch_size=batch_size, input_len=16)
+    decoder, params = decoder_of(place, name, target, draft)
+    program = compile_decode(place, decoder, params, batch_size=batch_size, input_len=16)
     depth = 0 if CASES[name][0] is None else GAMMA
     return ProgramReport.of(program, place.where.chip, depth)
 

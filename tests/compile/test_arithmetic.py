@@ -28,30 +28,28 @@ def compiled(gamma, dtype="bfloat16", platform=platforms.TPU):
 
     decoding = Decoding(max_decode_len=16).with_shape(Chain(gamma) if gamma else None)
     with place.tracing():
-        decoder = shaped_decoder(config, config if gamma else None, decoding)
-    program = compile_decode(place, decoder, batch_size=1, input_len=16)
+        shaped = shaped_decoder(config, config if gamma else None, decoding)
+    program = compile_decode(place, *shaped, batch_size=1, input_len=16)
     return hlo.parse(program.text)
 
 
 def products(module):
     """Of the target's call: (sizes of result and operands, precision) of each product."""
-    loop = phases.decode_loop(module)
     found = Counter()
-    for computation, instruction in phases.within(module, loop):
+    for instruction in phases.within(phases.decode_loop(module)):
         if "/target/" in instruction.op_name:
-            found.update(_products_in(module, computation, instruction))
+            found.update(_products_in(instruction))
     return found
 
 
-def _products_in(module, computation, instruction):
+def _products_in(instruction):
     if instruction.opcode in ("convolution", "dot"):
-        sizes = [shape.dims for shape in instruction.shapes]
-        sizes += [computation.instructions[name].shapes[0].dims for name in instruction.operands]
+        sizes = [each.shapes[0].dims for each in (instruction, *instruction.operands)]
         yield tuple(sizes), "{highest,highest}" in instruction.rest
     if instruction.opcode == "fusion":
-        for inside in module.called(instruction, "calls"):
+        for inside in instruction.calls("calls"):
             for each in inside:
-                yield from _products_in(module, inside, each)
+                yield from _products_in(each)
 
 
 def test_products_are_of_one_size_whatever_gamma():

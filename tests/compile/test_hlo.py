@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.compile import hlo, thunks
+from specdec.compile import flow, hlo, thunks
 from specdec.compile.costs import bytes_of
-from specdec.compile.flow import Flow
 from specdec.compile.phases import OTHER, STEPS, Reader
 
 # A decode: the start widens the kernel; a block drafts in a loop of three steps, and scores.
@@ -23,16 +22,17 @@ def test_lines_are_read(module):
     assert module.entry.name == "main"
     step = module.computations["step"]
     made, arg = step.instructions["made"], step.instructions["arg.1"]
-    assert (made.opcode, made.operands, made.cycles) == ("fusion", ("kernel", "kernel"), 10)
-    assert made.called == {"calls": ("product",)}
+    assert (made.opcode, made.cycles) == ("fusion", 10)
+    assert [each.name for each in made.operands] == ["kernel", "kernel"]
+    assert made.calls("calls") == [module.computations["product"]]
     assert made.op_name.endswith("draft/while/body/dot_general")
     assert [(shape.dtype, shape.dims) for shape in arg.shapes] == [("s32", ()), ("f32", (64, 128))]
     assert (made.shapes[0].space, made.shapes[0].bytes) == (1, 4 * 8 * 128)
     assert step.root.name == "next"
     assert step.instructions["kernel"].index == 1
-    assert [user.name for user in step.users["kernel"]] == ["made", "next"]
+    assert [user.name for user in step.instructions["kernel"].users] == ["made", "next"]
     guess = module.computations["block"].instructions["guess"]
-    assert [each.name for each in module.called(guess, "body")] == ["step"]
+    assert [each.name for each in guess.calls("body")] == ["step"]
 
 
 def test_no_program():
@@ -44,26 +44,24 @@ def test_no_program():
 
 
 def test_where_arrays_come_from(module):
-    flow, step = Flow(module), module.computations["step"]
-    assert flow.weight(step, "kernel").name == "w"
-    block = module.computations["block"]
-    assert flow.weight(block, "here").name == "w"
-    assert flow.weight(block, "table").name == "t"
-    assert flow.weight(block, "ids") is None
-    assert flow.trips(block, block.instructions["guess"]) == 3
+    step, block = (module.computations[name].instructions for name in ("step", "block"))
+    assert flow.weight(step["kernel"]).name == "w"
+    assert flow.weight(block["here"]).name == "w"
+    assert flow.weight(block["table"]).name == "t"
+    assert flow.weight(block["ids"]) is None
+    assert flow.trips(block["guess"]) == 3
 
 
 def test_bytes_of_main_memory(module):
     block = module.computations["block"]
 
     def count(name):
-        return bytes_of(module, block, block.instructions[name])
+        return bytes_of(block.instructions[name])
 
     assert count("early") == KERNEL  # Read once, though both ends are in its result.
     assert count("found") == 2 * 8 * 64 + 4 * 8  # Rows of the table, and their numbers.
     assert count("scored") == 4 * 8 * 128  # The kernel is on the chip.
-    entry = module.entry
-    assert bytes_of(module, entry, entry.instructions["wide"]) == KERNEL // 2 + KERNEL
+    assert bytes_of(module.entry.instructions["wide"]) == KERNEL // 2 + KERNEL
 
 
 def test_phases(module):
@@ -98,10 +96,9 @@ ENTRY %main (a: f32[8,64], b: f32[1,64], i: s32[]) -> f32[8,64] {
 
 
 def test_an_update_in_place_costs_the_update():
-    module = hlo.parse(UPDATE)
-    entry = module.entry
+    entry = hlo.parse(UPDATE).entry
     for name in ("one", "two"):
-        count = bytes_of(module, entry, entry.instructions[name])
+        count = bytes_of(entry.instructions[name])
         assert 2 * 4 * 64 <= count <= 2 * 4 * 64 + 8
 
 

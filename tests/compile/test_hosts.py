@@ -28,8 +28,8 @@ def program_of(monkeypatch):
             place = Place(chips.find(name), mesh)
             processes = {device.process_index for device in devices_of(place).flat}
             assert len(processes) == (1 if one_host else 4)
-            decoder = decoder_of(place, "chain", WIDE)
-            return compile_decode(place, decoder, batch_size=mesh.data, input_len=INPUT)
+            shaped = decoder_of(place, "chain", WIDE)
+            return compile_decode(place, *shaped, batch_size=mesh.data, input_len=INPUT)
 
     yield make
     compilers.devices.cache_clear()

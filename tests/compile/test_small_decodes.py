@@ -48,11 +48,11 @@ def test_nothing_is_amiss(chip, name, batch_size):
     assert 0 < report.block.ms < 1
     if chip == "h100":
         assert report.block.kernels > 0
-        assert (report.graphs, report.loops_outside) == (1, 0)
+        assert (report.program.thunks.graphs, report.program.thunks.loops_outside) == (1, 0)
         assert report.block.cycles is None
     else:
         assert report.block.cycles > 0
-        assert report.block.kernels is report.graphs is None
+        assert report.block.kernels is report.program.thunks is None
 
 
 @pytest.mark.parametrize(

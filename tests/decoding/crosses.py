@@ -15,8 +15,7 @@ from uneven import LIMIT, SAMPLED, ThreeKinds, texts
 import specdec
 from specdec.data.tasks import given_texts
 from specdec.decoding import loop as loops
-from specdec.measure.kept_rows import read_rows
-from specdec.measure.rows import LineWriter
+from specdec.measure.kept_rows import LineWriter, read_rows
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.prepared_run import PreparedRun
 

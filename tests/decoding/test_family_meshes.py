@@ -7,7 +7,7 @@ import pytest
 from run_families_on_meshes import ALONE, DRAFTS, LIMIT, MESHES, PROMPTS, TARGETS, WAYS
 from simulated import on_eight_devices
 
-from specdec.measure.device_share import DeviceShare
+from specdec.measure.memory import DeviceShare
 
 # Minutes; test_meshes.py has the same of T5s.
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from run_on_meshes import (
 from simulated import on_eight_devices
 from slow import slow
 
-from specdec.measure.device_share import DeviceShare
+from specdec.measure.memory import DeviceShare
 
 # What cannot be cut by heads, hidden width or vocabulary: norms.
 WHOLE = re.compile("norm")

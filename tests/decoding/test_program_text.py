@@ -68,7 +68,7 @@ def in_loops(module):
     """The computations that loops run, those of their fusions apart."""
     found, left = {}, [
         body for computation in module.computations.values() for each in computation
-        if each.opcode == "while" for body in module.called(each, "body", "condition")
+        if each.opcode == "while" for body in each.calls("body", "condition")
     ]  # fmt: skip
     while left:
         computation = left.pop()
@@ -76,26 +76,26 @@ def in_loops(module):
             found[computation.name] = computation
             left += [
                 called for each in computation if each.opcode in ("call", "conditional")
-                for called in module.called(each)
+                for called in each.calls()
             ]  # fmt: skip
     return list(found.values())
 
 
-def updates(module, instruction):
+def updates(instruction):
     """Whether it sets a part of an array in place: the rest of it is not written."""
     if instruction.opcode == "dynamic-update-slice":
         return True
     if instruction.opcode != "fusion":
         return False
-    (inside,) = module.called(instruction, "calls")
+    (inside,) = instruction.calls("calls")
     root = inside.root
     while root.opcode == "bitcast":
-        root = inside.instructions[root.operands[0]]
+        root = root.operands[0]
     if root.opcode != "dynamic-update-slice":
         return False
-    whole = inside.instructions[root.operands[0]]
+    whole = root.operands[0]
     while whole.opcode == "bitcast":
-        whole = inside.instructions[whole.operands[0]]
+        whole = whole.operands[0]
     return whole.opcode == "parameter"
 
 
@@ -107,7 +107,7 @@ def writes(module, shapes):
         if each.opcode not in NAMES | {"tuple", "while", "call", "conditional"}
         and any(shape.size in sizes for shape in each.shapes)
     ]  # fmt: skip
-    in_place = [each for each in made if updates(module, each)]
+    in_place = [each for each in made if updates(each)]
     return in_place, [each.name for each in made if each not in in_place]
 
 

@@ -1,7 +1,5 @@
 """Alpha along texts, against distributions computed one by one."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,16 +44,16 @@ def drawn(params, temperature):
     return DraftParams(params, SamplingConfig(temperature).traced())
 
 
-def replay(drafter, params, temperature, leniences=(1.0, 0.5)):
+def replay(drafter, params, temperature):
     found = alpha.replay(
         Engine(TOY, drafter), EngineParams(table(0), SamplingConfig(temperature).traced(), params),
         prompt_of(TOY, INPUTS), jnp.arange(ROWS), LENGTH, 0, jnp.asarray(TOKENS),
-        jnp.asarray(COUNTS), leniences=leniences,
+        jnp.asarray(COUNTS),
     )  # fmt: skip
     return jax.tree.map(np.asarray, found)
 
 
-def check(found, p, q, leniences=(1.0, 0.5), relative=None):
+def check(found, p, q, relative=None):
     inside = np.arange(LENGTH) < COUNTS[:, None]
     at = (np.arange(ROWS)[:, None], np.arange(LENGTH), TOKENS)
     expected = np.where(inside, np.minimum(p, q).sum(-1), 0)
@@ -63,7 +61,7 @@ def check(found, p, q, leniences=(1.0, 0.5), relative=None):
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(q[at] > 0, np.minimum(1, q[at] / p[at]), 0.0)
     np.testing.assert_allclose(found.ratio, np.where(inside, ratio, 0), atol=1e-5)
-    for k, lenience in enumerate(leniences):
+    for k, lenience in enumerate(alpha.LENIENCES):
         if relative is None:
             lenient = np.minimum(q, p / lenience).sum(-1)
         else:
@@ -92,11 +90,11 @@ def test_a_greedy_target(draft_temperature):
 
 
 def test_positions_without_a_guess_are_left_out():
-    found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0, alpha.LENIENCES)
+    found = replay(CopyingDrafter(Topology.chain(1)), (), 1.0)
     assert not found.guessed[:, 0].any()  # Nothing was generated yet that could be found again.
     assert found.prob[0].any()
     assert not found.prob[~found.guessed].any()
-    rows = [alpha.RowAcceptance.of(found, i, i, int(n)) for i, n in enumerate(COUNTS)]
+    rows = [jax.tree.map(lambda leaf, i=i, n=n: leaf[i, :n], found) for i, n in enumerate(COUNTS)]
     summary = alpha.summary(rows)
     assert 0 < summary["guess_rate"] == found.guessed.sum() / COUNTS.sum() < 1
     assert summary["alpha"] == pytest.approx(found.prob.sum() / found.guessed.sum(), rel=1e-5)
@@ -113,10 +111,11 @@ def test_a_drafter_of_more_guesses_is_refused():
 
 def test_summary():
     rows = [
-        alpha.RowAcceptance(
-            0, [True] * 2, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]
-        ),
-        alpha.RowAcceptance(1, [True], [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+        alpha.Acceptance(*map(np.array, each))
+        for each in (
+            ([True] * 2, [1.0, 0.5], [1.0, 0.25], [[1.0] * 4, [0.5, 0.6, 0.7, 0.8]]),
+            ([True], [0.75], [0.5], [[0.75, 0.75, 0.8, 1.0]]),
+        )
     ]
     found = alpha.summary(rows)
     assert found["alpha"] == pytest.approx(0.75)
@@ -130,4 +129,4 @@ def test_summary():
     # Text 0 from its first token, gamma 1: 2 tokens in a block if r_1 = 1 accepts.
     assert found["block_efficiency"][1]["measured"] == pytest.approx(3 / 2)
     with pytest.raises(ValueError, match="no guess"):
-        alpha.summary([dataclasses.replace(rows[0], guessed=[], prob=[], ratio=[], lenient=[])])
+        alpha.summary([jax.tree.map(lambda leaf: leaf[:0], rows[0])])

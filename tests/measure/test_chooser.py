@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from specdec.drafters.shape import Chain, Tree
-from specdec.measure import chooser
+from specdec.measure import chooser, timing
 from specdec.measure.choice import Candidate, Choice, keep, remembered
-from specdec.measure.chooser import PLAIN, Estimate, Runner, choose, time_in_turns
+from specdec.measure.chooser import PLAIN, choose
 
-BATCHES = ["short", "long"]
-STEPS = {"short": 5, "long": 10}  # Tokens, each of which takes a call of one second.
+# Of so many tokens.
+BATCHES = [types.SimpleNamespace(tokens=count, shape=(1, 16)) for count in (5, 10)]
 
 
 class Clock:
@@ -32,6 +32,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(chooser, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     return clock
 
 
@@ -48,40 +49,44 @@ class Compiling:
         self.clock.now += self.seconds
 
 
+@dataclasses.dataclass
+class Decoder:
+    """Decodes so many tokens a block, each of which takes so many seconds."""
+
+    kind: object
+    gamma: int
+
+    def lower(self, batch):
+        seconds = self.kind.compiling(f"gamma {self.gamma}" if self.gamma else PLAIN)
+        return Compiling(self.kind.clock, seconds)
+
+    def decode(self, batch, *, limit=None):
+        tokens = min(batch.tokens, limit or batch.tokens)
+        calls = -(-tokens // (self.gamma + 1))
+        self.kind.clock.now += calls * self.kind.blocks[self.gamma]
+        self.kind.ran += 1
+        counts = types.SimpleNamespace(emitted=np.array([tokens]), target_calls=np.array([calls]))
+        return types.SimpleNamespace(stats=counts)
+
+
 class Kind:
     """Gammas whose blocks emit as many tokens as they have levels, in these seconds a block."""
 
     name = "gamma"
 
-    def __init__(self, clock, blocks, *, compiling=0.0, step=0.001):
-        self.clock, self.blocks = clock, {0: step, **blocks}
+    def __init__(self, clock, blocks, *, compiling=0.0):
+        self.clock, self.blocks, self.ran = clock, {0: 0.001, **blocks}, 0
         self.compiling = compiling if callable(compiling) else lambda name: compiling
-        self.ran = []
 
-    def runner(self, candidate):
-        return self._runner(candidate.shape.levels)
-
-    def _runner(self, gamma):
-        name = f"gamma {gamma}" if gamma else PLAIN
-
-        def run(batch, limit=None):
-            tokens = min(STEPS[batch], limit or STEPS[batch])
-            calls = -(-tokens // (gamma + 1))
-            self.clock.now += calls * self.blocks[gamma]
-            self.ran.append((name, batch, limit))
-            counts = types.SimpleNamespace(
-                emitted=np.array([tokens]), target_calls=np.array([calls])
-            )
-            return types.SimpleNamespace(stats=counts)
-
-        return Runner(lambda batch: Compiling(self.clock, self.compiling(name)), run)
+    def decoder(self, shape):
+        return Decoder(self, shape.levels)
 
     def probes(self):
-        return {PLAIN: self._runner(0), "gamma 3": self._runner(3)}
+        return {PLAIN: Decoder(self, 0), "gamma 3": Decoder(self, 3)}
 
     def _estimate(self, note=""):
-        candidates = [Candidate(Chain(gamma), 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1)]
-        return Estimate((0.5,), 0.1, {3: 1.2}, candidates, note)
+        candidates = tuple(Candidate(Chain(gamma), 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1))
+        return Choice("gamma", None, (0.5,), 0.1, {3: 1.2}, candidates, note)
 
     def estimate(self, found):
         assert set(found) == {PLAIN, "gamma 3"}
@@ -155,30 +160,10 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     began = clock.now
     choice = choose(kind, BATCHES, 16)
     assert clock.now - began <= 30
-    assert kind.ran == []
+    assert kind.ran == 0
     assert choice.shape == Chain(5)
     assert str(choice).startswith("gamma 5: 1.50 x plain decoding, predicted.")
     assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
-
-
-def test_turns_change_their_order_and_end_in_time(clock):
-    kind = Kind(clock, {3: 0.5}, step=1.0)
-    runners = kind.probes()
-    passed = []
-    times = time_in_turns(
-        runners, BATCHES, until=clock.now + 10, starts=True, passed=lambda: passed.append(1)
-    )
-    ran = [(name, limit) for name, _, limit in kind.ran]
-    assert ran[:2] == [(PLAIN, 1), ("gamma 3", 1)], "each once before"
-    first = [(PLAIN, None), (PLAIN, 1), ("gamma 3", None), ("gamma 3", 1)]
-    assert ran[2:6] == first
-    assert ran[6:] == first[::-1]
-    assert len(passed) == 2
-    plain, fast = times[PLAIN], times["gamma 3"]
-    assert (plain.seconds, plain.starts, plain.calls, plain.tokens) == (15, 2, 15, 15)
-    assert plain.block == pytest.approx(1)
-    assert plain.start == 0
-    assert fast.block == pytest.approx(0.5)
 
 
 CHOICES = [
@@ -208,13 +193,6 @@ def test_remembers(tmp_path, choice):
     assert remembered(directory, "here") == choice
     assert remembered(directory, "nowhere") is None
     assert len(list((directory / "choices").iterdir())) == 2, "and nothing half-written"
-
-
-def test_a_choice_is_a_candidate_or_plain():
-    with pytest.raises(ValueError, match="must be plain decoding or the first candidate"):
-        dataclasses.replace(CHOICES[0], shape=Chain(5))
-    with pytest.raises(ValueError, match="a Chain or a Tree"):
-        Candidate(3)
 
 
 def test_beams_tell_levels_a_call():

@@ -23,8 +23,9 @@ from specdec.drafters.random import Random
 from specdec.drafters.shape import Chain, Tree
 from specdec.measure import chooser, decode_choice
 from specdec.measure.choice import Candidate, Choice
-from specdec.measure.chooser import PLAIN, Timed
+from specdec.measure.chooser import PLAIN
 from specdec.measure.decode_choice import DecodeSpace, acceptance_by_rank
+from specdec.measure.timing import Timed
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -98,29 +99,27 @@ def timed(block, start=0.0, *, blocks=20, rates=(12,), examined=20, alpha=0.6):
     return Timed(start + blocks * block, start + block, (types.SimpleNamespace(stats=counts),))
 
 
-def found(slope, cost, *, ranks=(12, 3, 1), encoders=(0.0, 0.0), chain_of=3):
+def found(slope, cost, *, ranks=(12, 3, 1), start=0.0, chain_of=3):
     """What the probes say where a call on n guesses takes 1 + slope n, a draft's level ``cost``."""
-    target, draft = encoders
     v = {n: 1 + slope * n for n in (7, 23, chain_of, 24)}
     return {
-        PLAIN: timed(1.0, target),
-        f"gamma {chain_of}": timed(v[chain_of] + chain_of * cost, target + draft),
-        FREE[7]: timed(v[7], target), FREE[23]: timed(v[23], target),
+        PLAIN: timed(1.0, start),
+        f"gamma {chain_of}": timed(v[chain_of] + chain_of * cost, 2 * start),
+        FREE[7]: timed(v[7], start), FREE[23]: timed(v[23], start),
         "acceptance by rank": timed(v[24] + 3 * cost, rates=ranks),
     }  # fmt: skip
 
 
-def test_gamma_is_predicted_from_alpha_c_v_and_encoders(models, drafts):
+def test_gamma_is_predicted_from_alpha_c_and_v(models, drafts):
+    """Encoders do not count."""
     kind = kind_of(models, drafts["model"], "gamma")
-    estimate = kind.estimate(found(0.1, 0.05, encoders=(3.0, 1.0)))
+    estimate = kind.estimate(found(0.1, 0.05, start=3.0))
     assert estimate.accepted == pytest.approx((0.6,))
     assert estimate.cost_ratio == pytest.approx(0.05)
     assert estimate.verify_ratio == pytest.approx({7: 1.7, 23: 3.3})
     for each in estimate.candidates:
-        decoder = theory.speedup(0.6, each.shape.gamma, 0.05, 1 + 0.1 * each.shape.gamma)
-        # Half of what the last block emits is behind the end.
-        tokens = 20 + (theory.expected_tokens(0.6, each.shape.gamma) - 1) / 2
-        assert each.predicted == pytest.approx(23 / (4 + tokens / decoder))
+        gamma = each.shape.gamma
+        assert each.predicted == pytest.approx(theory.speedup(0.6, gamma, 0.05, 1 + 0.1 * gamma))
     best = max(range(1, 16), key=lambda n: theory.speedup(0.6, n, 0.05, 1 + 0.1 * n))
     assert estimate.candidates[0].shape.gamma == best
     assert [each.shape.gamma for each in kind.shortlist(estimate)][:2] == [
@@ -177,7 +176,7 @@ def test_every_candidate_can_decode(models, drafts, draft, name, longest):
     every[str(probe)] = every.pop(f"gamma {min(3, most)}")
     estimate = kind.estimate(every)
     for each in estimate.candidates:
-        kind.runner(each)
+        kind.decoder(each.shape)
         assert each.shape.levels <= most
     assert kind.shortlist(estimate)
     assert estimate.candidates[0].predicted > 1
@@ -209,8 +208,8 @@ def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
     )
     ids = Pair(models[0], drafts["copying"], None).token_ids(TEXTS, max_input_len=16)
     batch = next(make_batches(ids, 1, models[0].model))
-    for runner in kind.probes().values():
-        runner.lower(batch)
+    for decoder in kind.probes().values():
+        decoder.lower(batch)
 
 
 # With generate: real programs, times that are made up.
@@ -226,16 +225,14 @@ def seconds(monkeypatch, tmp_path):
     monkeypatch.setattr(chooser, "SECONDS", dict.fromkeys(chooser.SECONDS, 600.0))
     names, calls = {}, []
 
-    def time_in_turns(runners, batches, *, starts=False, **options):
-        calls.append(list(runners))
-        results = {
-            name: tuple(runner.run(batch, limit=None) for batch in batches)
-            for name, runner in runners.items()
-        }
-        return {
-            name: Timed(names.get(name, 1.0), 0.1 if starts else 0.0, results[name])
-            for name in runners
-        }
+    def time_in_turns(decoders, batches, repetitions, *, starts=False, **options):
+        calls.append(list(decoders))
+        return [{
+            name: Timed(
+                names.get(name, 1.0), 0.1 if starts else 0.0, tuple(map(decoder.decode, batches))
+            )
+            for name, decoder in decoders.items()
+        }]  # fmt: skip
 
     monkeypatch.setattr(chooser, "time_in_turns", time_in_turns)
     return names, calls

@@ -4,9 +4,8 @@ import zlib
 import pytest
 
 from specdec.decoding.blocks import Block, SearchedBlock
-from specdec.measure.kept_rows import Row, read_rows
+from specdec.measure.kept_rows import LineWriter, Row, line_of, read_rows
 from specdec.measure.lossless import Mismatch
-from specdec.measure.rows import LineWriter, line_of
 
 ROW = Row(
     id=0, input="Grüße\u2028", output="greetings", reference=None, tokens=[5, 6, 1], num_tokens=3,

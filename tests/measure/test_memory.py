@@ -13,8 +13,7 @@ from specdec.checkpoints.architectures import decode_model, init_params
 from specdec.drafters.best_first import BestFirstDrafter
 from specdec.drafters.model_tree import ModelTreeDrafter
 from specdec.drafters.shape import Tree
-from specdec.measure.device_share import DeviceShare
-from specdec.measure.memory import MemoryPlan
+from specdec.measure.memory import DeviceShare, MemoryPlan
 from specdec.models.partitioning import T5X_RULES, DeviceMesh
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config

@@ -1,11 +1,13 @@
 import dataclasses
 
+import pytest
+
 from specdec.measure import results
 from specdec.measure.lossless import Mismatch
 from specdec.measure.run_table import format_table
-from specdec.measure.speed import Timings, summarize
+from specdec.measure.speed import summarize
 from tests.measure.test_kept_rows import BEAMS, ROW
-from tests.measure.test_speed import STATS, TOKENS, repetition
+from tests.measure.test_speed import repetition
 
 SETTINGS = {
     "task": "quickstart", "target": "big", "drafter": "small", "method": "speculative", "gamma": 2,
@@ -17,8 +19,8 @@ SETTINGS = {
 SAME = dataclasses.replace(ROW, mismatch=None)
 
 
-def table(rows=(SAME,), speculative=3.0, **changes):
-    speed = summarize(Timings([repetition(speculative=speculative)], 1, TOKENS, STATS))
+def table(rows=(SAME,), calls=100, **changes):
+    speed = summarize([repetition(calls=calls)], 2)
     numbers = results.numbers(rows, 2, speed, checked=True)
     return format_table(SETTINGS | numbers | changes)
 
@@ -47,8 +49,8 @@ SAID = [
     ({"rows": [BROKEN, SAME]}, "1 of 2 rows"),
     ({"rows": [dataclasses.replace(SAME, output="a cat sat on", reference="a cat sat on")]},
      "BLEU 100.0  chrF 100.0"),
-    ({"speculative": 12.0}, "does not pay"),
-    ({"speculative": 12.0}, "a smaller gamma or a draft"),
+    ({"calls": 800}, "does not pay"),
+    ({"calls": 800}, "a smaller gamma or a draft"),
     ({"predicted_speedup_whole": 0.9}, "0.90 predicted"),
     ({"predicted_speedup": 2.0, "measured_speedup_decoder": 1.6}, "20% below the predicted"),
     ({"predicted_speedup": 2.0, "measured_speedup_decoder": 2.4}, "20% above the predicted"),
@@ -77,16 +79,14 @@ def test_what_is_said_where_it_is_so_alone():
 def test_beams_have_levels_and_why_blocks_ended():
     """Without what samples and chains have; predicted and measured speedup stand side by side."""
     row = dataclasses.replace(SAME, blocks=[], **BEAMS)
-    found = results.numbers([row], 2, None, checked=True)
+    names = ("beam", "speculative_beam", "without a draft")
+    speed = summarize([dict(zip(names, repetition(calls=1400).values(), strict=True))], 2)
+    found = results.numbers([row], 2, speed, checked=True)
     assert found["levels_per_call"] == 1.5
     assert found["block_ends"] == {"miss": 1, "done": 1}
-    spread = {"median": 0.5, "low": 0.4, "high": 0.6}
-    found |= {
-        "cost_ratio": 0.25, "verify_ratio": 2.0, "measured_speedup": 0.5,
-        "predicted_speedup_whole": 0.6,
-        "spread": {"repetitions": 3, "encode_ms": {}, "measured_speedup": spread,
-                   "ms_per_token": {"beam": spread, "speculative_beam": spread}},
-    }  # fmt: skip
+    assert found["ms_per_token"].keys() == {"beam", "speculative_beam"}
+    assert found["predicted_speedup_whole"] == pytest.approx(1.5 / (1.2 + 2 * 0.1))
+    assert found["predicted_speedup"] is found["predicted_speedup_counted"] is None
     beams = {
         "method": "speculative_beam", "beam": {"num_beams": 2, "rule": "t5x"},
         "topology": {"nodes": 8, "siblings": 3},
@@ -97,8 +97,8 @@ def test_beams_have_levels_and_why_blocks_ended():
     )
     for words in (
         "1.500  calls of plain beams / calls", "done 1, miss 1", "v: call on 8 tokens / of plain",
-        "0.60      0.50", "per token, speculative_beam",
-        "all 1 rows equal to the width-matched reference", "does not pay here: speedup 0.50 meas",
+        "1.07      0.47", "per token, speculative_beam",
+        "all 1 rows equal to the width-matched reference", "does not pay here: speedup 0.47 meas",
     ):  # fmt: skip
         assert words in text, text
     for words in ("alpha", "decoder only", "greedy"):
@@ -119,8 +119,7 @@ def test_plain_decoding():
         SAME, proposed=0, examined=0, accepted=0, accepted_histogram=[3], accepted_by_rank=[],
         acceptance_prob_sum=0.0,
     )  # fmt: skip
-    seconds = [{"autoregressive": 10.0, "target_encode": 1.0}]
-    speed = summarize(Timings(seconds, 1, {"autoregressive": 1000}))
+    speed = summarize([{"autoregressive": repetition()["autoregressive"]}])
     numbers = results.numbers([plain], 0, speed, checked=False)
     text = format_table(SETTINGS | numbers | {"method": "autoregressive", "drafter": None})
     assert "per token, autoregressive" in text
@@ -144,8 +143,8 @@ def test_blocks_with_fewer_guesses_have_only_the_counted_prediction():
     fewer = dataclasses.replace(SAME, proposed=2 * SAME.target_calls - 1)
 
     def numbers(row):
-        timings = Timings([repetition(speculative=3.0)], 1, TOKENS, row.stats(2))
-        return results.numbers([row], 2, summarize(timings), checked=True)
+        speed = dataclasses.replace(summarize([repetition()], 2), blocks=row.stats(2))
+        return results.numbers([row], 2, speed, checked=True)
 
     whole, less = numbers(full), numbers(fewer)
     assert whole["predicted_speedup"] is not None

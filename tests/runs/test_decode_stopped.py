@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from specdec.measure.rows import LineWriter
+from specdec.measure.kept_rows import LineWriter
 from specdec.runs.prepared_run import PreparedRun
 from tests.runs.conftest import TEXTS
 from tests.runs.decoding import main, read, start, without_time

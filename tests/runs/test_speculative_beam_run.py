@@ -3,7 +3,7 @@
 import re
 
 from specdec.measure import beam_choice, chooser
-from specdec.measure.chooser import Timed
+from specdec.measure.timing import Timed
 from tests.runs.decoding import main, read
 
 BEAMS = ("BEAM=@BeamConfig()", "BeamConfig.num_beams=3", "NUM_RETURN=2")
@@ -48,11 +48,11 @@ def test_auto(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(beam_choice, "GAMMAS", (1,))
     monkeypatch.setattr(chooser, "SECONDS", {"beams": 600.0})
 
-    def timed(runners, batches, **options):
-        return {
-            name: Timed(1 + name.startswith("gamma"), 0.0, tuple(map(runner.run, batches)))
-            for name, runner in runners.items()
-        }
+    def timed(decoders, batches, repetitions, **options):
+        return [{
+            name: Timed(1 + name.startswith("gamma"), 0.0, tuple(map(decoder.decode, batches)))
+            for name, decoder in decoders.items()
+        }]  # fmt: skip
 
     monkeypatch.setattr(chooser, "time_in_turns", timed)
     assert main(tiny, tmp_path / "auto", *FAST, "GAMMA='auto'") == 0

@@ -102,14 +102,6 @@ class TransformerModel:
         return self.config.decoder.kv_heads
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """Windows of the decoder layers that have one: tokens before its own that a token sees."""
-        stack = self.config.decoder
-        if stack.window is None:
-            return ()
-        return tuple(stack.window[0] for i in range(stack.num_layers) if stack.slides(i))
-
-    @property
     def max_positions(self) -> int | None:
         return self.config.max_positions
 

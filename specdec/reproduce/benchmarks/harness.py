@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import pickle
+import multiprocessing
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from specdec.core.progress import Progress, say
 from specdec.measure.timing import Spread
+from specdec.reproduce.benchmarks import worker
 from specdec.reproduce.benchmarks.systems import SYSTEMS
 from specdec.reproduce.benchmarks.workload import Workload, WorkloadError
 
@@ -94,70 +93,31 @@ def measure(
     check_systems(workload, systems)
     if repetitions < 1:
         raise WorkloadError(f"There must be at least one repetition, got {repetitions}.")
-    processes: dict[str, _Process] = {}
-    loaded: dict[str, Answer] = {}
     with contextlib.ExitStack() as stack:
-        for index, name in enumerate(systems, start=1):
-            say(f"Loading {name}, {index} of {len(systems)} systems")
-            process = _Process(name, options["threads"])
-            processes[name] = stack.enter_context(contextlib.closing(process))
-            if workload.beam and workload.beam.rule not in SYSTEMS[name].beams:
-                loaded[name] = {"absent": f"its rule is not {workload.beam.rule}'s"}
-                continue
-            loaded[name] = process.ask({"workload": workload, "options": options})
-        return _measure(workload, processes, loaded, repetitions)
-
-
-def _measure(
-    workload: Workload, processes: Mapping[str, _Process], loaded: Mapping[str, Answer],
-    repetitions: int,
-) -> list[Measurement]:  # fmt: skip
-    present = [name for name in processes if "absent" not in loaded[name]]
-    lengths: Sequence[int] | None = workload.lengths
-    reference: list[list[int]] = []
-    # A system's answers in order; the first whole decode compiles.
-    decodes: dict[str, list[Answer]] = {}
-    first_tokens: dict[str, list[Answer]] = {}
-
-    def run(name: str, *, first_token: bool = False) -> Answer:
-        answer = processes[name].ask({"lengths": lengths, "first_token": first_token})
-        time.sleep(REST_SECONDS)
-        return answer
-
-    for name in present:
-        say(f"First run of {name}, which compiles")
-        decodes[name] = [run(name)]
-        tokens = decodes[name][0]["tokens"]
-        reference = reference or tokens
-        _check(name, workload, tokens, reference)
-        if workload.beam is None:
-            lengths = [len(row) for row in reference]
-        first_tokens[name] = [run(name, first_token=True)]
-    with Progress(repetitions * len(present), "runs") as progress:
-        for number in range(repetitions):
-            for name in present if number % 2 == 0 else reversed(present):
-                progress.set_description(f"{name}, repetition {number + 1} of {repetitions}")
-                decodes[name].append(run(name))
-                first_tokens[name].append(run(name, first_token=True))
-                progress.add()
-
-    def measurement(name: str) -> Measurement:
-        if name not in present:
-            return Measurement(name, loaded[name]["absent"])
-        first, *rest = decodes[name]
-        seconds = tuple(answer["seconds"] for answer in rest)
-        same = (a[:-1] == b[:-1] for a, b in zip(first["tokens"], reference, strict=True))
-        return Measurement(
-            name, seconds=seconds,
-            first_token_seconds=tuple(answer["seconds"] for answer in first_tokens[name][1:]),
-            num_tokens=sum(map(len, first["tokens"])), same_rows=sum(same),
-            load_seconds=loaded[name]["load_seconds"],
-            compile_seconds=max(0.0, first["seconds"] - statistics.median(seconds)),
-            memory_bytes=first_tokens[name][-1]["memory_bytes"],
-            versions=loaded[name]["versions"],
-        )  # fmt: skip
-
-    return [measurement(name) for name in processes]
+        running = [
+            stack.enter_context(contextlib.closing(_System(name, options["threads"])))
+            for name in systems
+        ]
+        for index, system in enumerate(running, start=1):
+            say(f"Loading {system.name}, {index} of {len(running)} systems")
+            system.load(workload, options)
+        present = [system for system in running if "absent" not in system.loaded]
+        lengths: Sequence[int] | None = workload.lengths
+        reference: list[list[int]] = []
+        for system in present:
+            say(f"First run of {system.name}, which compiles")
+            system.run(lengths)
+            reference = reference or system.tokens
+            _check(system.name, workload, system.tokens, reference)
+            if workload.beam is None:
+                lengths = [len(row) for row in reference]
+        with Progress(repetitions * len(present), "runs") as progress:
+            for number in range(repetitions):
+                for system in present if number % 2 == 0 else reversed(present):
+                    progress.set_description(f"{system.name}, repetition {number + 1}")
+                    system.run(lengths)
+                    progress.add()
+        return [system.measurement(reference) for system in running]
 
 
 def _check(
@@ -181,38 +141,56 @@ def _check(
         )
 
 
-class _Process:
-    """A running ``worker``, which answers each pickled object with one."""
+class _System:
+    """A system in its process, with its answers; the first whole decode compiles."""
 
     def __init__(self, name: str, threads: int):
-        self._name = name
-        environment = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "specdec.reproduce.benchmarks.worker", name, str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-            env=os.environ | environment,
+        self.name = name
+        self.loaded: Answer = {}
+        self._decodes: list[Answer] = []
+        self._first_tokens: list[Answer] = []
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), worker.begin, (threads,)
+        )
+
+    def _ask(self, function: Callable[..., Answer], *args: Any) -> Answer:
+        try:
+            return self._pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            raise RuntimeError(f"{self.name}: its process ended") from None
+        except Exception as error:
+            raise RuntimeError(f"{self.name}: {type(error).__name__}: {error}") from error
+
+    def load(self, workload: Workload, options: Mapping[str, Any]) -> None:
+        if workload.beam and workload.beam.rule not in SYSTEMS[self.name].beams:
+            self.loaded = {"absent": f"its rule is not {workload.beam.rule}'s"}
+        else:
+            self.loaded = self._ask(worker.load, self.name, workload, options)
+
+    def run(self, lengths: Sequence[int] | None) -> None:
+        """Decodes the workload, and then one token of each row."""
+        for answers, first_token in ((self._decodes, False), (self._first_tokens, True)):
+            answers.append(self._ask(worker.decode, lengths, first_token))
+            time.sleep(REST_SECONDS)
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """Of each row."""
+        return self._decodes[0]["tokens"]
+
+    def measurement(self, reference: Sequence[Sequence[int]]) -> Measurement:
+        if "absent" in self.loaded:
+            return Measurement(self.name, self.loaded["absent"])
+        first, *seconds = (answer["seconds"] for answer in self._decodes)
+        same = (a[:-1] == b[:-1] for a, b in zip(self.tokens, reference, strict=True))
+        return Measurement(
+            self.name, seconds=tuple(seconds),
+            first_token_seconds=tuple(answer["seconds"] for answer in self._first_tokens[1:]),
+            num_tokens=sum(map(len, self.tokens)), same_rows=sum(same),
+            compile_seconds=max(0.0, first - statistics.median(seconds)),
+            memory_bytes=self._first_tokens[-1]["memory_bytes"], **self.loaded,
         )  # fmt: skip
 
-    def ask(self, question: Mapping[str, Any]) -> Answer:
-        """Sends a question and waits; RuntimeError, with its last line, if the process failed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            pickle.dump(question, self._process.stdin)
-            self._process.stdin.flush()
-            answer = pickle.load(self._process.stdout)
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
-            self._process.wait()
-            self._said.seek(0)
-            last = self._said.read().strip().splitlines()[-1:]
-            raise RuntimeError(": ".join([self._name, "its process ended", *last])) from None
-        if "error" in answer:
-            raise RuntimeError(f"{self._name}: {answer['error']}")
-        return answer
-
     def close(self) -> None:
-        """Ends it."""
-        self._process.kill()
-        self._process.communicate()
-        self._said.close()
+        """Ends its process."""
+        self._pool.shutdown()

@@ -25,8 +25,8 @@ def decoder_speed(found: Speed) -> dict[str, float | None]:
     predicted = predict(blocks, found)
     return {
         "alpha": blocks.alpha, "block_efficiency": blocks.block_efficiency, "cost_ratio": c,
-        "verify_ratio": v, "predicted_speedup": predicted.decoder,
-        "counted_speedup": predicted.counted, "measured_speedup": measured,
+        "verify_ratio": v, "predicted_speedup": predicted["predicted_speedup"],
+        "counted_speedup": predicted["predicted_speedup_counted"], "measured_speedup": measured,
     }  # fmt: skip
 
 

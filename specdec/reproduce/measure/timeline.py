@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -13,9 +15,7 @@ from specdec.core.compilation import decode_jit
 from specdec.core.randomness import BlockRandom
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import Batch
-from specdec.decoding.engine import Engine, EngineParams
-from specdec.measure import costs
-from specdec.types import DecodeState, Draft, DrafterState, Prompt, Start
+from specdec.decoding.engine import Engine
 
 Kind = Literal["target_encoder", "draft_encoder", "draft", "target"]
 REPETITIONS = 5
@@ -65,66 +65,53 @@ def record(decoder: BatchDecoder, batch: Batch) -> Timeline:
     """
     if len(batch.row_ids) != 1:
         raise ValueError(f"A timeline is of one row, this batch has {len(batch.row_ids)}.")
-    _unmeasured, *runs = [_decode(decoder, batch) for _ in range(1 + REPETITIONS)]
+    engine, bucket = decoder.engine, decoder.output_bucket
+    start = functools.partial(engine.start, output_bucket=bucket)
+    encode = functools.partial(Engine(engine.target).start, output_bucket=bucket)
+
+    def prefill(params, prompt):
+        return engine.target.start(params.target, prompt, bucket + engine.nodes + 1)
+
+    def init_drafter(params, prompt, target):
+        return engine.drafter and engine.drafter.init(params.drafter, prompt, bucket, target)
+
+    def target_call(params, state, draft, random):
+        scored = engine.score(params, state, draft)
+        verdict = engine.verify(scored, draft, random)
+        return engine.commit(params, state, draft, scored, verdict)
+
+    def decode() -> Timeline:
+        params, prompt, *rest = decoder.arguments(batch)
+        state = jax.block_until_ready(_call(start, params, prompt, *rest))
+        events: list[Event] = []
+        begin = time.perf_counter()
+
+        def timed(kind: Kind, *call: Any) -> Any:
+            start = time.perf_counter()
+            result = jax.block_until_ready(_call(*call))
+            end = time.perf_counter()
+            events.append(Event(kind, 1e3 * (start - begin), 1e3 * (end - begin)))
+            return result
+
+        timed("target_encoder", encode, params, prompt, *rest)
+        if engine.drafter:
+            started = jax.block_until_ready(_call(prefill, params, prompt))
+            timed("draft_encoder", init_drafter, params, prompt, started)
+        while not state.finished.item():
+            numbers = _call(BlockRandom.of, state.row_keys, state.block)
+            if engine.drafter:
+                draft, state = timed("draft", engine.propose, params, state, numbers)
+            else:
+                draft, state = engine.propose(params, state, numbers)
+            state, info = timed("target", target_call, params, state, draft, numbers)
+            events[-1] = dataclasses.replace(events[-1], emitted=info.num_emitted.item())
+        tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])
+        return Timeline(engine.depth, tuple(events), tokens)
+
+    _unmeasured, *runs = [decode() for _ in range(1 + REPETITIONS)]
     return sorted(runs, key=lambda run: run.total_ms)[REPETITIONS // 2]
 
 
-def _decode(decoder: BatchDecoder, batch: Batch) -> Timeline:
-    engine, params, arguments = decoder.engine, decoder.params, decoder.arguments(batch)
-    options = {"output_bucket": decoder.output_bucket}
-    state = jax.block_until_ready(costs.start(engine, *arguments, **options))
-    events: list[Event] = []
-    begin = time.perf_counter()
-
-    def timed(kind: Kind, call, *args, **options):
-        start = time.perf_counter()
-        result = jax.block_until_ready(call(*args, **options))
-        end = time.perf_counter()
-        events.append(Event(kind, 1e3 * (start - begin), 1e3 * (end - begin)))
-        return result
-
-    timed("target_encoder", costs.start, Engine(engine.target), *arguments, **options)
-    if engine.drafter:
-        inputs = (engine, params, arguments[1])
-        started = jax.block_until_ready(_start_target(*inputs, **options))
-        timed("draft_encoder", _init_drafter, *inputs, started, **options)
-    while not state.finished.item():
-        numbers = _call(BlockRandom.of, state.row_keys, state.block)
-        if engine.drafter:
-            draft, state = timed("draft", _call, engine.propose, params, state, numbers)
-        else:
-            draft, state = engine.propose(params, state, numbers)
-        state, info = timed("target", _target_call, engine, params, state, draft, numbers)
-        events[-1] = dataclasses.replace(events[-1], emitted=info.num_emitted.item())
-    tokens = np.asarray(state.tokens[0, : state.num_tokens[0]])
-    return Timeline(engine.depth, tuple(events), tokens)
-
-
 @decode_jit(static_argnames="function")
-def _call(function, *args):
+def _call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
-
-
-@decode_jit(static_argnames="engine")
-def _target_call(
-    engine: Engine, params: EngineParams, state: DecodeState, draft: Draft, random: BlockRandom
-):
-    scored = engine.score(params, state, draft)
-    verdict = engine.verify(scored, draft, random)
-    return engine.commit(params, state, draft, scored, verdict)
-
-
-@decode_jit(static_argnames=("engine", "output_bucket"))
-def _start_target(
-    engine: Engine, params: EngineParams, prompt: Prompt, *, output_bucket: int
-) -> Start:
-    return engine.target.start(params.target, prompt, output_bucket + engine.nodes + 1)
-
-
-@decode_jit(static_argnames=("engine", "output_bucket"))
-def _init_drafter(
-    engine: Engine, params: EngineParams, prompt: Prompt, target: Start, *, output_bucket: int
-) -> DrafterState:
-    """Start a drafter, once: a draft model's encoder, mostly."""
-    assert engine.drafter
-    return engine.drafter.init(params.drafter, prompt, output_bucket, target)

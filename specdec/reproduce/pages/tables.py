@@ -1,4 +1,4 @@
-"""Sections of pages as declarations: results files, tables of them, texts, a picture."""
+"""Pages with sections that are made of results files: tables and texts, as declarations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specdec.core.files import read_object, write_text
 from specdec.measure.tables import Columns, Formatter, table
-from specdec.reproduce.pages.files import Result, read_json
 
 # Where a page in ``docs`` has its numbers from: a format of a results file.
 MADE_BY = "[command and commit](../results/README.md)"
 SOURCE = f"[{{path}}](../{{path}}): {{device}}; {MADE_BY}."
 Part = str | Callable[..., str]
+Result = Mapping[str, Any]
 
 
 def leaves(content: Result, pattern: str) -> Iterator[dict[str, Any]]:
@@ -39,25 +40,21 @@ def _items(each: Result) -> dict[str, Any]:
     return {name: value for name, value in each.items() if not isinstance(value, Mapping)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A table of results files.
+def table_of(
+    rows: Callable[..., Iterable[Any]], columns: Columns, *, numbers: bool = True, **how: Any
+) -> Callable[..., str]:
+    """A table of results files, as a function of them: :func:`specdec.measure.tables.table`.
 
-    Attributes:
+    Args:
       rows: a function of the files; without any there is no table.
-      columns, across, numbers, missing: see :func:`.measure.tables.table`.
+      numbers, how: of the table.
     """
 
-    rows: Callable[..., Iterable[Any]]
-    columns: Columns
-    across: bool = False
-    numbers: bool = True
-    missing: str = "–"
+    def made(*contents: Result) -> str:
+        found = list(rows(*contents))
+        return table(columns, found, numbers=numbers, **how) if found else ""
 
-    def __call__(self, *contents: Result) -> str:
-        rows = list(self.rows(*contents))
-        how = {"numbers": self.numbers, "across": self.across, "missing": self.missing}
-        return table(self.columns, rows, **how) if rows else ""
+    return made
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
@@ -93,3 +90,50 @@ def render(root: Path, section: Section) -> str:
     """
     contents = [read_json(root, name) for name in section.sources]
     return joined(section.parts, *contents)
+
+
+# Errors of a section whose results are damaged.
+_DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
+_SECTION = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
+
+
+class PageError(ValueError):
+    """A results file or a page is not as it should be."""
+
+
+def rewrite(path: Path, section: Callable[[str], str], *, check: bool) -> bool:
+    """Writes a page's sections, unless it is to ``check`` only; whether they changed.
+
+    Raises:
+      PageError: the page has no section, or a results file is missing or damaged.
+    """
+    old = path.read_text(encoding="utf-8")
+    if not _SECTION.search(old):
+        raise PageError(f"{path} has no section between <!-- NAME --> and <!-- /NAME -->.")
+
+    def made(name: str) -> str:
+        try:
+            return section(name)
+        except PageError:
+            raise
+        except _DAMAGED as error:
+            what = f"{type(error).__name__}: {error}"
+            raise PageError(
+                f"The section {name} of {path} cannot be made: something in its results files is "
+                f"missing, or not what it was ({what})."
+            ) from error
+
+    new = _SECTION.sub(lambda m: f"<!-- {m[1]} -->\n{made(m[1])}\n<!-- /{m[1]} -->", old)
+    if new != old and not check:
+        write_text(path, new)
+    return new != old
+
+
+def read_json(root: Path, name: str) -> dict[str, Any]:
+    """A results file, with its "path"; raises PageError if it is missing or no JSON object."""
+    try:
+        return {**read_object(root / name), "path": name}
+    except FileNotFoundError:
+        raise PageError(f"{name} is missing.") from None
+    except ValueError as error:
+        raise PageError(str(error)) from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,17 @@ import numpy as np
 from specdec.api import Pair
 from specdec.core import files
 from specdec.core.machine import fingerprint
+from specdec.core.progress import Progress
 from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.batches import Batch, make_batches
 from specdec.decoding.options import Decoding
 from specdec.drafters.base import DraftSpec
 from specdec.load import load_pair
 from specdec.measure import alpha, results
-from specdec.measure.rows import measure_rows
-from specdec.reproduce.pieces import Done, slug
+from specdec.reproduce.pieces import Done, kept, slug
 from specdec.types import SamplingConfig
 
-TEXTS, IDENTITY, RESULTS = "texts.jsonl", "run.json", "alpha.json"
+TEXTS, RESULTS = "texts.json", "alpha.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,52 +51,53 @@ class AlphaRun:
     seed: int = 0
 
     def do(self, directory: Path) -> Done:
-        """Measures rows that are not on disk yet; writes the results' file and returns its content.
+        """Measures drafts that are not on disk yet; writes the results and returns them.
 
         Raises:
           OSError: the directory cannot be written to.
-          ValueError: an input is too long, a draft does not fit, a checkpoint cannot be read, or
-            the directory holds another run.
+          ValueError: an input is too long, a draft does not fit, or a checkpoint cannot be read.
         """
         files.check_writable(directory)
         examples = evenly(self.task.examples, self.num_examples)
-        found, rows, batches = {}, {}, []
-        fresh: list[int] = []  # Rows that were decoded or replayed now.
+        names = [each.origin for each in examples]
+        found, measured = {}, False
         for spec in self.drafts:
             pair = load_pair(target=self.target, draft=spec, dtype=self.dtype)
-            if not batches:
-                given, names = model_inputs(examples, pair.vocabulary), [e.origin for e in examples]
-                ids = pair.token_ids(given, max_input_len=self.max_input_len, names=names)
-                batches = list(make_batches(ids, self.batch_size, pair.target.model))
-                self._claim(directory, pair, ids)
-                rows = self._texts(directory, pair, batches, fresh)
+            given = model_inputs(examples, pair.vocabulary)
+            ids = pair.token_ids(given, max_input_len=self.max_input_len, names=names)
+            batches = list(make_batches(ids, self.batch_size, pair.target.model))
+            settings = self._settings(pair, ids)
+            texts = kept(directory / TEXTS, settings, functools.partial(self._texts, pair, batches))
+            rows = texts.result["texts"]
             # Of these weights and these texts: a draft that was trained again is measured again.
-            key = zlib.crc32(repr(sorted(rows.items())).encode())
             weights = fingerprint(pair.draft.weights)
-            lines = directory / f"{slug(str(spec))}-{weights}-{key:08x}.jsonl"
-            found[str(spec)] = self._measure(lines, pair, batches, rows, fresh)
+            done = kept(
+                directory / f"{slug(str(spec))}.json",
+                {
+                    **settings,
+                    "draft": f"{spec} {weights}",
+                    "texts": zlib.crc32(repr(rows).encode()),
+                },
+                functools.partial(self._measured, pair, batches, rows),
+            )
+            found[str(spec)] = {
+                name: done.result[name] for name in done.result if name != "settings"
+            }
+            measured |= texts.measured or done.measured
         content = {
             "task": self.task.name, "target": self.target, "seed": self.seed,
             **dataclasses.asdict(self.sampling), "drafts": found, **results.provenance(),
         }  # fmt: skip
         files.write_json(directory / RESULTS, content)
-        return Done(content, measured=bool(fresh))
+        return Done(content, measured)
 
-    def _claim(self, directory: Path, pair: Pair, ids: Sequence[np.ndarray]) -> None:
-        """Marks the directory as this measurement's; raises if it holds another."""
-        settings = {name: str(value) for name, value in vars(self).items()}
-        del settings["task"], settings["drafts"], settings["path"]
-        inputs = f"{zlib.crc32(b' '.join(row.tobytes() for row in ids)):08x}"
-        known = {"task": self.task.name, "inputs": inputs, **settings}
-        identity = json.dumps({"weights": fingerprint(pair.target.params), **known}, indent=1)
-        path = directory / IDENTITY
-        if path.exists() and path.read_text(encoding="utf-8") != identity:
-            raise ValueError(
-                f"{directory} holds another measurement (compare its {IDENTITY}); choose another "
-                "directory or remove it."
-            )
-        directory.mkdir(parents=True, exist_ok=True)
-        files.write_text(path, identity)
+    def _settings(self, pair: Pair, ids: Sequence[np.ndarray]) -> dict[str, Any]:
+        """All that decides the target's texts."""
+        fields = {name: str(value) for name, value in vars(self).items()}
+        inputs = zlib.crc32(b" ".join(row.tobytes() for row in ids))
+        known = {"task": self.task.name, "weights": fingerprint(pair.target.params)}
+        del fields["task"], fields["drafts"], fields["path"]
+        return {**fields, **known, "inputs": inputs}
 
     @property
     def _decoding(self) -> Decoding:
@@ -104,39 +105,36 @@ class AlphaRun:
             gamma=1, sampling=self.sampling, max_decode_len=self.max_decode_len, seed=self.seed
         )
 
-    def _texts(
-        self, directory: Path, pair: Pair, batches: Sequence[Batch], fresh: list[int]
-    ) -> dict[int, list[int]]:
-        """The target's outputs by row; adds to ``fresh`` the rows that are decoded for it."""
+    def _texts(self, pair: Pair, batches: Sequence[Batch]) -> dict[str, Any]:
+        """The target's outputs, EOS included, by row."""
         decoder = pair.decoder(self._decoding.with_shape(None))
-
-        def decode(batch: Batch, wanted: Mapping[int, int]) -> Iterator[Text]:
-            fresh.extend(wanted)
+        texts = {}
+        for batch in _shown(batches, "texts"):
             result = decoder.decode(batch)
-            for row, index in wanted.items():
-                yield Text(row, result.tokens[index, : result.num_tokens[index]].tolist())
+            for index, row in _rows(batch).items():
+                texts[row] = result.tokens[index, : result.num_tokens[index]].tolist()
+        return {"texts": [texts[row] for row in sorted(texts)]}
 
-        return {r.id: r.tokens for r in measure_rows(directory / TEXTS, batches, Text, decode)}
-
-    def _measure(
-        self, path: Path, pair: Pair, batches: Sequence[Batch], texts: Mapping[int, list[int]],
-        fresh: list[int],
-    ) -> dict[str, Any]:  # fmt: skip
-        """A draft's results, of rows that are kept in a file."""
+    def _measured(
+        self, pair: Pair, batches: Sequence[Batch], texts: Sequence[Sequence[int]]
+    ) -> dict[str, Any]:
+        """Alpha of a draft along the texts."""
         decoder = pair.decoder(self._decoding)
-
-        def replay(batch: Batch, wanted: Mapping[int, int]) -> Iterator[alpha.RowAcceptance]:
-            fresh.extend(wanted)
-            found = alpha.replayed(decoder, batch, {i: texts[row] for row, i in wanted.items()})
-            for row, index in wanted.items():
-                yield alpha.RowAcceptance.of(found, index, row, len(texts[row]))
-
-        return alpha.summary(measure_rows(path, batches, alpha.RowAcceptance, replay))
+        found = []
+        for batch in _shown(batches, "alpha"):
+            given = {index: texts[row] for index, row in _rows(batch).items()}
+            found += alpha.replayed(decoder, batch, given)
+        return alpha.summary(found)
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """A row's output, EOS included; a line of ``texts.jsonl``."""
+def _rows(batch: Batch) -> dict[int, int]:
+    """Rows by their index in a batch."""
+    return {index: row for index, row in enumerate(batch.row_ids.tolist()) if row >= 0}
 
-    id: int
-    tokens: list[int]
+
+def _shown(batches: Sequence[Batch], name: str) -> Iterator[Batch]:
+    """Batches one after the other, with progress."""
+    with Progress(len(batches), "batches", name=name) as progress:
+        for batch in batches:
+            yield batch
+            progress.add(kind=batch.shape)

@@ -61,7 +61,7 @@ class WorkloadPiece:
         how = (self.systems, self.repetitions, self.speed_repetitions, self.options)
         settings = {"workload": repr(self.workload), "how": repr(how), **same}
         done = kept(directory / WORKLOAD, settings, self._made)
-        return Done({k: v for k, v in done.result.items() if k != "settings"}, done.measured)
+        return Done(done.numbers, done.measured)
 
     def _made(self) -> dict[str, Any]:
         workload, where = self.workload, self.checkpoints
@@ -125,11 +125,9 @@ def run(
 def _speed(workload: Workload, method: str, repetitions: int) -> dict[str, float | None]:
     pair = pair_of(workload, VARIANTS[method])
     ids = [np.asarray(row) for row in workload.inputs]
-    timings = speed.measure(
-        decoder_of(workload, pair, "autoregressive"), decoder_of(workload, pair, "speculative"),
-        list(make_batches(ids, workload.batch_size, pair.target.model)), repetitions,
-    )  # fmt: skip
-    return report.decoder_speed(speed.summarize(timings))
+    batches = list(make_batches(ids, workload.batch_size, pair.target.model))
+    plain, fast = (decoder_of(workload, pair, way) for way in ("autoregressive", "speculative"))
+    return report.decoder_speed(speed.measure(plain, fast, batches, repetitions))
 
 
 def main(given: Given, root: Path, t5x_path: str | None) -> int:

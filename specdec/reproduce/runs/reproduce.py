@@ -128,9 +128,9 @@ class Study:
 
     def pieces(self) -> Iterator[Piece]:
         """All pieces of the study."""
+        yield from map(self.timed, self.rows)
         for temperature in sorted({temperature for _, temperature, _ in self.rows}):
             yield self.alpha_run(temperature)
-        yield from map(self.timed, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)

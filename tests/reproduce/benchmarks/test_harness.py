@@ -1,12 +1,11 @@
 """The harness: what it computes, what it refuses, and that real processes answer it."""
 
 import dataclasses
-import functools
 
 import pytest
 
 from specdec.decoding.beam_rules import BeamConfig
-from specdec.reproduce.benchmarks import harness
+from specdec.reproduce.benchmarks import harness, worker
 from specdec.reproduce.benchmarks.harness import check_systems, measure
 from specdec.reproduce.benchmarks.workload import WorkloadError
 
@@ -30,13 +29,14 @@ class Answers:
     def __init__(self, tokens, absent=(), seconds=None):
         self.tokens, self.absent, self.seconds, self.asked = tokens, absent, seconds or {}, []
 
-    def __call__(self, name, question):
-        if "workload" in question:
+    def __call__(self, name, function, *args):
+        if function is worker.load:
             if name in self.absent:
                 return {"absent": "not installed"}
             return {"load_seconds": 2.0, "versions": {"x": "1"}}
+        lengths, first_token = args
         first_time = all(name != asked for asked, *_ in self.asked)
-        self.asked.append((name, question["first_token"], question["lengths"]))
+        self.asked.append((name, first_token, lengths))
         return {
             "seconds": 10.0 if first_time else self.seconds.get(name, 1.0),
             "tokens": self.tokens[name],
@@ -49,14 +49,9 @@ def answer(monkeypatch):
     def use(*args, **kwargs):
         answers = Answers(*args, **kwargs)
 
-        class Process:
-            def __init__(self, name, threads):
-                self.ask = functools.partial(answers, name)
-
-            def close(self):
-                pass
-
-        monkeypatch.setattr(harness, "_Process", Process)
+        monkeypatch.setattr(
+            harness._System, "_ask", lambda self, *asked: answers(self.name, *asked)
+        )
         monkeypatch.setattr(harness, "REST_SECONDS", 0.0)
         return answers
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from specdec.core.stats import RunStats
 from specdec.measure import speed
 from specdec.reproduce.benchmarks import report
 from specdec.reproduce.benchmarks.harness import Measurement
+from tests.measure.test_speed import timed
 
 PLAIN = Measurement(
     "specdec autoregressive", seconds=(2.0, 2.2, 2.4), first_token_seconds=(0.1, 0.1, 0.1),
@@ -24,19 +24,16 @@ DECODER = {
 
 def test_the_decoder_alone_has_the_medians_of_its_own_run():
     """By hand: 4 of 8 guesses kept, two a call; a draft step is a tenth of a plain step."""
-    seconds = {
-        "autoregressive": 10.0, "speculative": 6.0, "target_encode": 2.0, "draft_encode": 1.0,
-        "target_step": 1.0, "verify_step": 1.25, "draft_step": 0.1,
-    }  # fmt: skip
-    blocks = RunStats(
-        gamma=2, num_rows=1, target_calls=4, proposed=8, examined=8, accepted=4, emitted=8,
-        dropped=0, accepted_histogram=(1, 2, 1), accepted_by_rank=(4,), acceptance_prob_sum=4.0,
-    )  # fmt: skip
-    tokens = {"autoregressive": 8, "speculative": 8}
-    found = report.decoder_speed(speed.summarize(speed.Timings([seconds], 1, tokens, blocks)))
+    counts = {"examined": 8, "accepted": 4, "acceptance_prob_sum": 4.0, "proposed": 8}
+    times = {
+        "autoregressive": timed(2.0, 1.0, 8, tokens=8),
+        "speculative": timed(3.0, 1.45, 4, tokens=8, **counts),
+        "without a draft": timed(2.0, 1.25, 8, tokens=8),
+    }
+    found = report.decoder_speed(speed.summarize([times], 2))
     assert found["block_efficiency"] == 2
-    assert (found["cost_ratio"], found["verify_ratio"]) == (0.1, 1.25)
-    assert found["measured_speedup"] == pytest.approx((10 - 2) / (6 - 3))
+    assert (found["cost_ratio"], found["verify_ratio"]) == pytest.approx((0.1, 1.25))
+    assert found["measured_speedup"] == pytest.approx(8 / (4 * 1.45))
     assert found["predicted_speedup"] == pytest.approx(1.75 / 1.45)
     assert found["counted_speedup"] == pytest.approx(2 / 1.45)
 

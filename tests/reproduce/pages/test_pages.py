@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.reproduce.pages import files as page_files
 from specdec.reproduce.pages import sections as pages
-from specdec.reproduce.pages.tables import render
+from specdec.reproduce.pages import tables
 
 REPO = Path(__file__).parents[3]
 
@@ -45,10 +44,10 @@ def test_what_is_wrong_with_results_is_named(tmp_path, content, message):
     if content is not None:
         write(tmp_path, "results/one/results.json", content)
     write(tmp_path, "page.md", section("runs"))
-    with pytest.raises(page_files.PageError, match=message):
-        page_files.rewrite(
+    with pytest.raises(tables.PageError, match=message):
+        tables.rewrite(
             tmp_path / "page.md",
-            lambda _: render(tmp_path, pages.runs({"one": "greedy"})),
+            lambda _: tables.render(tmp_path, pages.runs({"one": "greedy"})),
             check=True,
         )
 
@@ -56,15 +55,15 @@ def test_what_is_wrong_with_results_is_named(tmp_path, content, message):
 def test_only_what_is_between_the_markers_changes(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"a\n{section('these', 'x')}b\n{section('and-those')}c\n")
-    assert page_files.rewrite(page, str.upper, check=True)
+    assert tables.rewrite(page, str.upper, check=True)
     assert "x" in page.read_text()
-    assert page_files.rewrite(page, str.upper, check=False)
+    assert tables.rewrite(page, str.upper, check=False)
     expected = f"a\n{section('these', 'THESE')}b\n{section('and-those', 'AND-THOSE')}c\n"
     assert page.read_text() == expected
-    assert not page_files.rewrite(page, str.upper, check=False)
+    assert not tables.rewrite(page, str.upper, check=False)
     page.write_text("<!-- these -->\nx\n")
-    with pytest.raises(page_files.PageError, match="no section between"):
-        page_files.rewrite(page, str.upper, check=True)
+    with pytest.raises(tables.PageError, match="no section between"):
+        tables.rewrite(page, str.upper, check=True)
 
 
 RESULTS = sorted(

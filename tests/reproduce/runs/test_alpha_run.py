@@ -28,13 +28,28 @@ def alphas(content):
     return [draft["alpha"] for draft in content.result["drafts"].values()]
 
 
-def test_rows_of_other_texts_are_not_used(run, tmp_path):
+def test_what_is_on_disk_is_used_for_the_same_texts_alone(run, tmp_path):
     out = tmp_path / "out"
-    assert run.do(out).measured
-    assert not run.do(out).measured
-    # The texts are decoded again, with another seed, and the rows of the old ones are left.
+    first = run.do(out)
+    again = run.do(out)
+    assert first.measured
+    assert not again.measured
+    assert alphas(again) == alphas(first)
     other = dataclasses.replace(run, seed=1)
-    fresh = other.do(tmp_path / "fresh")
-    for name in ("texts.jsonl", "run.json"):
-        (out / name).unlink()
-    assert alphas(other.do(out)) == alphas(fresh)
+    fresh, found = other.do(tmp_path / "fresh"), other.do(out)
+    assert found.measured
+    assert alphas(found) == alphas(fresh) != alphas(first)
+
+
+def test_a_draft_that_was_trained_again_is_measured_again(run, tmp_path):
+    """Along the same texts."""
+    out = tmp_path / "out"
+    first = run.do(out)
+    texts = (out / "texts.json").read_text()
+    (draft,) = run.drafts
+    shutil.rmtree(draft)
+    shutil.copytree(run.target, draft)
+    found = run.do(out)
+    assert found.measured
+    assert alphas(found) == [pytest.approx(1, abs=1e-3)] != alphas(first)
+    assert (out / "texts.json").read_text() == texts

@@ -80,4 +80,4 @@ def test_mistakes_are_one_line(config, tmp_path, capsys, binding, message):
 
 def test_another_reproduction_is_not_mixed_in(config, whole, capsys):
     assert reproduce(config, whole, "toy/Study.seed=1") == 2
-    assert "holds another measurement" in capsys.readouterr().err
+    assert "holds the decodes of another configuration" in capsys.readouterr().err

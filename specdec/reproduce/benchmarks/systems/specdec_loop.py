@@ -54,12 +54,8 @@ VARIANTS = {
 
 def endless(model: TransformerModel) -> TransformerModel:
     """This model, but its rows end at the length limit only."""
-    return _endless_kind(type(model))(**vars(model))
-
-
-@functools.cache  # JAX knows compiled code by the classes of its static arguments.
-def _endless_kind(kind: type[TransformerModel]) -> type[TransformerModel]:
-    return type(f"Endless{kind.__name__}", (kind,), {"eos_ids": ()})
+    config = dataclasses.replace(model.config, eos_id=None, more_eos_ids=())
+    return dataclasses.replace(model, config=config)
 
 
 def _random_packed(model: TransformerModel, seed: int, narrow: str | None) -> Params:

@@ -12,12 +12,9 @@ import reprlib
 import shutil
 import tempfile
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tokenize import TokenError
-from typing import IO, Any, Generic, TypeVar
-from zipfile import BadZipFile
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _IN_MEMORY = 1 << 20  # Bytes that are kept without a file.
@@ -179,30 +176,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"the name {reprlib.repr(name)} is there twice")
             seen.add(name)
     return found
-
-
-@contextlib.contextmanager
-def numpy_file(path: Path, remedy: str) -> Iterator[IO[bytes]]:
-    """Opens a NumPy file.
-
-    Raises:
-      OSError: it cannot be opened.
-      ValueError: reading it fails in any of NumPy's ways; a line that names it, and the ``remedy``.
-    """
-    with open(path, "rb") as file:
-        try:
-            yield file
-        except _UNREADABLE as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{path} is damaged ({reason}). {remedy}") from None
-
-
-# Errors of NumPy where a header is no literal of Python's, or a part of an archive is cut off; of
-# zipfile NotImplementedError, where a damaged byte names a compression that it lacks.
-_UNREADABLE = (
-    ValueError, LookupError, OSError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError,
-    BadZipFile, NotImplementedError, zlib.error,
-)  # fmt: skip
 
 
 def check_writable(directory: Path) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 
@@ -20,10 +19,10 @@ from specdec.checkpoints.formats import options_of
 from specdec.checkpoints.loading import BUNDLED, resolve
 from specdec.compile import chips
 from specdec.compile.compiling import compile_report
-from specdec.compile.programs import DoesNotFitError
 from specdec.core.arguments import positive
 from specdec.decoding.batches import bucket, input_bucket
 from specdec.decoding.options import Decoding
+from specdec.drafters.base import DraftSpec
 from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.merged import Merged
 from specdec.drafters.ngram import Ngram
@@ -40,15 +39,12 @@ from specdec.runs.prepared_run import written_files
 SHAPES = "configs/shapes"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Models:
-    """Models that a run would open, and the tables of an n-gram draft."""
+class _Model(NamedTuple):
+    """A model that a run would open."""
 
-    names: list[str]
-    shapes: list[Config]  # Of the target, and of the draft if it is a model.
-    found: list[str]  # Where each shape is from.
-    tables: Path | None
-    draft_bits: Quantization | None
+    name: str
+    shape: Config
+    where: str  # The shape is from.
 
 
 def report(
@@ -72,62 +68,63 @@ def report(
       DoesNotFitError: the compiled program needs more memory than the chip has.
     """
     memory = None if hardware is None else _memory_of(hardware)
-    models, how = _models(run, root), run.decoding
+    draft, tables = run.draft, run.draft
+    if isinstance(run.draft, Merged):
+        raise ValueError(f"--dry_run plans one draft, not {draft}: give one of them alone.")
+    if isinstance(run.draft, Hierarchical):
+        draft, tables = run.draft.draft, run.draft.inner
+    models, how = _models(run, draft, root), run.decoding
     # Shapes are those of plain decoding while they are to be chosen, and of beams, whose caches
     # hold each of them.
     chosen, beams = bool(how.to_choose) or how.searches, how.beam.num_beams if how.beam else 1
-    target, *draft = (dataclasses.replace(shape, dtype=run.dtype) for shape in models.shapes)
+    shapes = [dataclasses.replace(model.shape, dtype=run.dtype) for model in models]
+    bits = None
+    if isinstance(draft, Quantized):
+        what = "of target" if draft.of is None else "decoder"
+        bits = Quantization(draft.bits, draft.group or GROUP, what)
     plan = MemoryPlan(
-        target, draft[0] if draft else None, run.mesh or DeviceMesh(), how.batch_size,
-        gamma=0 if chosen else how.depth, input_len=input_bucket(how.max_input_len),
-        output_len=bucket(how.max_decode_len) * beams,
+        shapes[0], shapes[1] if len(shapes) > 1 else None, run.mesh or DeviceMesh(),
+        how.batch_size, gamma=0 if chosen else how.depth,
+        input_len=input_bucket(how.max_input_len), output_len=bucket(how.max_decode_len) * beams,
         tree=how.tree if isinstance(how.tree, Tree) else None,
-        target_bits=Quantization(8, GROUP, "model") if run.weights else None,
-        draft_bits=models.draft_bits,
+        target_bits=Quantization(8, GROUP, "model") if run.weights else None, draft_bits=bits,
     )  # fmt: skip
     lines = [
         f"{run.target} drafted by {run.draft}: {how.method}, {_shape(how)}, temperature "
         f"{how.sampling.temperature:g}, batch size {how.batch_size}, {run.dtype}"
         + (f", {run.weights} weights" if run.weights else ""),
         "",
-        *_reading(models, task),
-        "",
-        *_holding(models, plan),
-        *_fitting(plan, memory),
-        "",
-        f"Writes to {folder or 'out/<experiment>-<time>'}: {', '.join(written_files(run))}.",
     ]
+    for name, shape, where in models:
+        count = count_parameters(shape)[0] / 1e6
+        lines.append(f"Reads {name}: {count:,.1f} M parameters (by {where})")
+    if isinstance(tables, Ngram):
+        size = _tables_file(os.fspath(tables.path)).stat().st_size
+        lines.append(f"Reads n-gram tables: {_amount(size)}")
+    if task:
+        lines.append(f"Reads rows of {task}")
+    lines += [
+        "", *_holding(models, plan), *_fitting(plan, memory), "",
+        f"Writes to {folder or 'out/<experiment>-<time>'}: {', '.join(written_files(run))}.",
+    ]  # fmt: skip
     if distributed:
         lines += ["", f"{what_processes_do(run.mesh)}."]
     if compile_for is not None:
-        lines += ["", *_compiled(run, root, models.shapes[0], plan, compile_for, folder)]
+        lines += ["", *_compiled(run, root, models[0].shape, compile_for, folder)]
     return "\n".join(lines)
 
 
-def _models(run: DecodeRun, root: Path) -> _Models:
-    model = tables = run.draft
-    if isinstance(model, Merged):
-        raise ValueError(f"--dry_run plans one draft, not {model}: give one of them alone.")
-    if isinstance(model, Hierarchical):
-        model, tables = model.draft, model.inner
+def _models(run: DecodeRun, draft: str | DraftSpec, root: Path) -> list[_Model]:
+    """The target, and the draft if it is a model."""
     source = resolve(run.target, "target")
-    names, found = [run.target], [find_config(source, root)]
+    target = _Model(run.target, *find_config(source, root))
     if run.generation_config != "ignore":  # Options that cannot be followed are an error now.
         given = None if run.generation_config == "follow" else run.generation_config
-        options_of(source, found[0][0], given)
-    bits = None
-    if isinstance(model, Quantized):
-        bits = Quantization(
-            model.bits, model.group or GROUP, "of target" if model.of is None else "decoder"
-        )
-    drafted = model.of if isinstance(model, Quantized) else model
-    if isinstance(drafted, str):
-        found.append(find_config(resolve(drafted, "draft"), root))
-    elif isinstance(model, Quantized):
-        found.append(found[0])
-    names += [str(model)] * (len(found) - 1)
-    file = _tables_file(os.fspath(tables.path)) if isinstance(tables, Ngram) else None
-    return _Models(names, [shape for shape, _ in found], [where for _, where in found], file, bits)
+        options_of(source, target.shape, given)
+    of = draft.of if isinstance(draft, Quantized) else draft
+    if isinstance(of, str):
+        return [target, _Model(str(draft), *find_config(resolve(of, "draft"), root))]
+    return [target, target._replace(name=str(draft))] if isinstance(draft, Quantized) else [target]
 
 
 def find_config(source: str, root: Path) -> tuple[Config, str]:
@@ -140,27 +137,23 @@ def find_config(source: str, root: Path) -> tuple[Config, str]:
     """
     if is_t5x(source) or Path(source).is_dir():
         return read_config(source), "its shapes" if is_t5x(source) else "config.json"
-    name = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
+    public = Path(source.partition("@")[0]).name  # Without a branch, tag or commit.
     for family in FAMILIES:
-        if shape := family.public_shape(name):
-            return _public_shape(source, *shape, family.shape, root)
+        if not (shape := family.public_shape(public)):
+            continue
+        name, kind = shape
+        file = f"{SHAPES}/{name}.gin"
+        if not (root / file).is_file():
+            known = sorted(path.stem for path in (root / SHAPES).glob(f"{kind}.gin"))
+            raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
+        gin_files.parse([str(root / file)], [], root)
+        with gin.config_scope(name):
+            return gin.get_configurable(family.shape)(), file
     known = (name for family in FAMILIES for name in family.public)
     raise CheckpointError(
         f"{source} is neither a directory nor named as a public checkpoint whose shape is in "
         f"{SHAPES}: {', '.join(known)}."
     )
-
-
-def _public_shape(
-    source: str, name: str, kind: str, config: Callable[..., Config], root: Path
-) -> tuple[Config, str]:
-    file = f"{SHAPES}/{name}.gin"
-    if not (root / file).is_file():
-        known = sorted(path.stem for path in (root / SHAPES).glob(f"{kind}.gin"))
-        raise CheckpointError(f"{source}: {SHAPES} has no {name}, only {', '.join(known)}.")
-    gin_files.parse([str(root / file)], [], root)
-    with gin.config_scope(name):
-        return gin.get_configurable(config)(), file
 
 
 def _tables_file(path: str) -> Path:
@@ -180,18 +173,7 @@ def _memory_of(hardware: Any) -> tuple[str, float]:
     return "device", positive("HARDWARE", hardware, meaning)
 
 
-def _reading(models: _Models, task: str) -> list[str]:
-    """The checkpoints, tables and rows that the run opens."""
-    lines = [
-        f"Reads {name}: {count_parameters(shape)[0] / 1e6:,.1f} M parameters (by {where})"
-        for name, shape, where in zip(models.names, models.shapes, models.found, strict=True)
-    ]
-    if models.tables is not None:
-        lines.append(f"Reads n-gram tables: {_amount(models.tables.stat().st_size)}")
-    return lines + ([f"Reads rows of {task}"] if task else [])
-
-
-def _holding(models: _Models, plan: MemoryPlan) -> list[str]:
+def _holding(models: list[_Model], plan: MemoryPlan) -> list[str]:
     """Bytes of target and draft on each device."""
     held, mesh = plan.held(), plan.mesh
     where = "" if mesh.data * mesh.model == 1 else (
@@ -200,8 +182,8 @@ def _holding(models: _Models, plan: MemoryPlan) -> list[str]:
     )  # fmt: skip
     labels = ("", *held[0], "together, without activations", "weights that a decode step reads")
     columns = [
-        (name, *map(_amount, (*each.values(), sum(each.values()), read)))
-        for name, each, read in zip(models.names, held, plan.read(), strict=True)
+        (model.name, *map(_amount, (*each.values(), sum(each.values()), read)))
+        for model, each, read in zip(models, held, plan.read(), strict=True)
     ]
     lines = [where] * bool(where) + aligned(list(zip(labels, *columns, strict=True)))
     if len(held) > 1:
@@ -216,36 +198,27 @@ def _fitting(plan: MemoryPlan, device: tuple[str, float] | None) -> list[str]:
     has = f"{_amount(plan.needed)} of the {_amount(memory)} of each {name}"
     if plan.needed <= memory:
         return [f"Fits: {has}, without activations."]
-    return [f"Does NOT fit: {has}, without activations. {_advice(plan, memory)}"]
-
-
-def _advice(plan: MemoryPlan, memory: float) -> str:
-    """Sentence on the mesh on which the models would fit."""
     mesh = plan.fitting_mesh(memory)
-    if mesh is None:
-        return "It would on no mesh with this data axis: a smaller batch or draft, or more groups."
-    if mesh == plan.mesh:
-        return "Its models alone would: a smaller batch or shorter texts leave room for the rest."
-    return f"It would on {mesh.data * mesh.model} devices, a mesh of {mesh.data} x {mesh.model}."
+    advice = "It would on no mesh with this data axis: a smaller batch or draft, or more groups."
+    if mesh is not None:
+        devices = mesh.data * mesh.model
+        advice = f"It would on {devices} devices, a mesh of {mesh.data} x {mesh.model}."
+    return [f"Does NOT fit: {has}, without activations. {advice}"]
 
 
 def _compiled(
-    run: DecodeRun, root: Path, target: Config, plan: MemoryPlan, chip: str, folder: Path | None
+    run: DecodeRun, root: Path, target: Config, chip: str, folder: Path | None
 ) -> list[str]:
     """The run's program as the compiler of a chip sees it."""
     how = run.decoding
     if how.to_choose:
         raise ValueError('COMPILE_FOR compiles one program: give a gamma or a tree, not "auto".')
     draft = run.draft if how.guesses else None
-    try:
-        found = compile_report(
-            target, draft, how, chip=chip, mesh=run.mesh, dtype=run.dtype,
-            int8=run.weights == "int8", names=(run.target, None if draft is None else str(draft)),
-            config_of=lambda source: find_config(resolve(source, "draft"), root)[0],
-        )  # fmt: skip
-    except DoesNotFitError as error:
-        advice = _advice(plan, chips.find(chip).chip.memory)
-        raise DoesNotFitError(f"{error} {advice}") from None
+    found = compile_report(
+        target, draft, how, chip=chip, mesh=run.mesh, dtype=run.dtype,
+        int8=run.weights == "int8", names=(run.target, None if draft is None else str(draft)),
+        config_of=lambda source: find_config(resolve(source, "draft"), root)[0],
+    )  # fmt: skip
     return [str(found), *([] if folder is None else [f"Written to {found.write(folder)}"])]
 
 

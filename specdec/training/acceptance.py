@@ -7,19 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
 from specdec.core.stats import RunStats
 from specdec.decoding.engine import Engine, EngineParams
-from specdec.decoding.loop import decode
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
 from specdec.models.base import LoadableModel
 from specdec.training import teacher_forcing
 from specdec.training.batching import Batches
-from specdec.training.validation import padded
+from specdec.training.validation import decode_rows
 from specdec.types import SamplingConfig
 from specdec.verifiers.token import TokenVerifier
 
@@ -58,11 +55,9 @@ def acceptance(
             given, counted = EngineParams(packed, sampling.traced(), drafter), []
             for inputs, targets in batches:
                 ids = teacher_forcing.prompts(target, inputs, targets)
-                prompt, indices = padded(target_model, ids, range(len(ids)), inputs.shape)
-                length = targets.shape[1]
-                limit = capacity(target_model, ids, length)
-                result = decode(engine, given, prompt, indices, limit, 0, output_bucket=length)
-                counted.append(jax.device_get(result.stats))
+                limit = capacity(target_model, ids, targets.shape[1])
+                _, stats = decode_rows(engine, given, ids, range(len(ids)), inputs.shape, limit)
+                counted.append(stats)
             stats = RunStats.total(counted, len(counted), GAMMA)
             found[f"alpha_t{temperature:g}"] = stats.alpha or 0.0
             found[f"tokens_a_block_t{temperature:g}"] = stats.block_efficiency or 0.0

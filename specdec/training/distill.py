@@ -20,11 +20,10 @@ import jax.numpy as jnp
 
 from specdec.checkpoints import architectures
 from specdec.core.fields import ABOVE_0, BELOW_1, Count, Real, Share, Whole, checked
-from specdec.data.text import read_pairs
 from specdec.training.acceptance import acceptance
 from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import load_params, load_vocabulary
-from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
+from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.losses import (
     LOSSES,
     OF_ALL_TOKENS,
@@ -32,12 +31,11 @@ from specdec.training.losses import (
     comparison,
     jensen_shannon,
     loss_name,
-    total_variation,
 )
-from specdec.training.on_policy import OnPolicy, OnPolicyBatches, generator
+from specdec.training.on_policy import OnPolicy, generator
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.scored import ScoredBatch, ScoredBatches
-from specdec.training.train import Files, apply, first_params, per_token, prepare
+from specdec.training.scored import ScoredBatch, ScoredBatches, of_kept_tokens
+from specdec.training.train import Files, apply, first_params, prepare
 
 
 @checked()
@@ -136,9 +134,9 @@ def distill(
     check_draft(model, target_model)
     update = make_optimizer(optimizer, loop.total_steps)
     first = first_params(model, loop.seed, initial)
-    generated = read_pairs(distillation.generated_file) if distillation.generated_file else []
     training, validation = prepare(
-        directory, model, load_vocabulary(distillation.target), files, batching, loop, generated,
+        directory, model, load_vocabulary(distillation.target), files, batching, loop,
+        generated_file=distillation.generated_file,
         optimizer=optimizer, distillation=distillation, initial=initial,
     )  # fmt: skip
     draft = architectures.network(model)
@@ -158,44 +156,30 @@ def distill(
             return log_p, None
         return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 
-    def loss_function(params, frozen, batch, key):
-        log_p, encoding = score(teacher, frozen, batch)
-        log_q = whole_log_q = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
-        if isinstance(batch, ScoredBatch):
-            log_q = jnp.take_along_axis(whole_log_q, batch.tokens, axis=-1)
-        loss = (1 - weight) * masked_mean(divergence(log_p, log_q), batch.targets, model.pad_id)
+    def figures(params, frozen, batch, key):
+        log_p, encoding = score(target if key is None else teacher, frozen, batch)
+        every = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
+        log_q = of_kept_tokens(batch, every)
+        values = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
         if weight:
-            nll = -jnp.take_along_axis(whole_log_q, batch.targets[..., None], axis=-1)[..., 0]
-            loss += weight * masked_mean(nll, batch.targets, model.pad_id)
-        return loss, {
-            "alpha": masked_mean(1 - total_variation(log_p, log_q), batch.targets, model.pad_id)
-        }
+            given = jnp.take_along_axis(every, batch.targets[..., None], axis=-1)
+            values["cross_entropy"] = -given[..., 0]
+        return per_token(batch.targets, model.pad_id, **values)
 
-    def validation_sums(params, frozen, batch):
-        log_p, encoding = score(target, frozen, batch)
-        log_q = jax.nn.log_softmax(apply(draft, params, batch, encoding=encoding))
-        values = comparison(log_p, log_q)
-        return masked_sums(batch.targets, model.pad_id, **values, loss=divergence(log_p, log_q))
+    def loss(means):
+        return (1 - weight) * means["loss"] + weight * means.get("cross_entropy", 0.0)
 
-    batches, epochs = training, distillation.scored_epochs
-    if epochs:
+    batches, options = training, {}
+    if epochs := distillation.scored_epochs:
         by_teacher = functools.partial(score, teacher)
         batches = ScoredBatches(
             directory, training, epochs, by_teacher, target_params, distillation.top
         )
-    own = None
     if distillation.on_policy:
-        options, frozen = distillation.on_policy, (target_model, target_params)
-        generate = generator(model, options, loop.seed, frozen)
-        own = OnPolicyBatches(directory, batches, options, generate, loop.seed)
-
-    def batches_from(step, current):
-        return own.from_step(step, current) if own else batches.from_step(step)
-
-    along_the_data = per_token(validation_sums, target_params, validation)
-    decoded = acceptance(target_model, target_params, model, validation)
+        frozen = (target_model, target_params)
+        options["renew"] = generator(model, distillation.on_policy, loop.seed, frozen)
     return run_loop(
-        loss_function, first, update, batches_from,
-        lambda params: along_the_data(params) | decoded(params), directory, loop,
-        frozen=target_params, pad_id=training.pad_id,
+        figures, first, update, batches, validation, directory, loop, loss=loss,
+        frozen=target_params, measure=acceptance(target_model, target_params, model, validation),
+        **options,
     )  # fmt: skip

@@ -18,11 +18,12 @@ from specdec.core.arguments import whole
 from specdec.core.progress import Progress, say
 from specdec.data.tasks import evenly
 from specdec.data.text import read_pairs, write_pairs
+from specdec.decoding.engine import Engine, EngineParams
+from specdec.decoding.options import GREEDY
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.recombine import Recombination
 from specdec.training.train import TextFiles
 from specdec.training.validation import decode_rows
-from specdec.types import SamplingConfig
 
 FILE_NAME = "generated.tsv"
 
@@ -32,21 +33,18 @@ def generate(
     *,
     files: TextFiles,
     target: str,
-    temperature: float = 0.0,
     lengths: Sequence[int] = (8, 12, 16, 24, 32, 64, 128),
     tokens_per_batch: int = 2048,
-    seed: int = 0,
     recombination: Recombination | None = None,
     count: int | None = None,
     held_out: Sequence[str] = ("validation.tsv",),
 ) -> None:
-    """Writes ``generated.tsv``: every distinct training input, and the target's output on it.
+    """Writes ``generated.tsv``: every distinct training input, and the target's greedy output.
 
     Outputs that are empty or do not end within the length limit are left out and counted.
 
     Args:
       target: its training run, or a checkpoint: a directory, a hub id or "quickstart".
-      temperature: of the target's distribution; 0 takes the most probable token.
       lengths: static input lengths in tokens, ascending, EOS included; an output may have twice
         as many tokens as its input's length. Longer inputs are left out too.
       tokens_per_batch: rows * length of a batch.
@@ -60,8 +58,8 @@ def generate(
     config, weights = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
     vocabulary = load_vocabulary(target)
-    model, sampling = decode_model(config), SamplingConfig(temperature)
-    packed = model.pack(weights)
+    engine = Engine(decode_model(config))
+    params = EngineParams(engine.target.pack(weights), GREEDY.traced())
     inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
     if recombination:
         tables = (read_pairs(Path(files.directory) / name) for name in held_out)
@@ -74,7 +72,7 @@ def generate(
     with Progress(len(batches), "batches") as progress:
         for length, members in batches:
             rows, shape = [ids[member] for member in members], (tokens_per_batch // length, length)
-            decoded = decode_rows(model, packed, rows, members, shape, 2 * length, seed, sampling)
+            decoded, _ = decode_rows(engine, params, rows, members, shape, 2 * length)
             for member, output in zip(members, decoded, strict=True):
                 text = vocabulary.decode(output)
                 if output[-1] == config.eos_id and text.strip():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +33,6 @@ from specdec.checkpoints.loading import resolve
 from specdec.core import platforms
 from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.core.topology import Forest
-from specdec.data.text import read_pairs
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.network import HeadsNetwork
@@ -42,13 +41,12 @@ from specdec.models.transformer.model import TransformerModel
 from specdec.training import teacher_forcing
 from specdec.training.batching import BatchingOptions, TokenBatch
 from specdec.training.checkpointing import load_params, load_vocabulary
-from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
+from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.losses import LOSSES, comparison, loss_name
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.train import Files, per_token, prepare
+from specdec.training.train import Files, prepare
 from specdec.types import Encoded
 
-_SHARE = "share"  # Of all tokens, those that guess 1, 2, ... in a row can be for.
 # log p, log q and the tokens that are guessed; [B, S, V], [B, S, V] and [B, S].
 Compared = tuple[Array, Array, Array]
 
@@ -120,11 +118,11 @@ def train_heads(
     first = _first(heads, options, loop.seed, target_params)
     tokens = _draft_vocabulary(options.draft_vocabulary, config.vocab_size)
     update = make_optimizer(optimizer, loop.total_steps)
-    generated = read_pairs(options.generated_file) if options.generated_file else []
     vocabulary = load_vocabulary(options.target)
     training, validation = prepare(
-        directory, config, vocabulary, files, batching, loop, generated,
-        trains_model=False, optimizer=optimizer, heads=heads, options=options,
+        directory, config, vocabulary, files, batching, loop,
+        generated_file=options.generated_file, trains_model=False,
+        optimizer=optimizer, heads=heads, options=options,
     )  # fmt: skip
     divergence = LOSSES[options.loss]
     full = target.pack(target_params)
@@ -155,32 +153,24 @@ def train_heads(
             log_q = jax.nn.log_softmax(target.logits(guessing, states))
             yield log_p[:, i:], log_q, targets[:, i:]
 
-    def loss_function(params, frozen, batch, key):
+    def figures(params, frozen, batch, key):
         del key
-        losses, metrics = [], {}
+        found = {}
         for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
-            losses.append(masked_mean(divergence(log_p, log_q), targets, config.pad_id))
-            alpha = comparison(log_p, log_q)["alpha"]
-            metrics[f"alpha_{number}"] = masked_mean(alpha, targets, config.pad_id)
+            values = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
+            named = {f"{name}_{number}": value for name, value in values.items()}
+            found |= per_token(targets, config.pad_id, **named)
+        return found
+
+    def loss(means):
+        losses = [value for name, value in means.items() if name.startswith("loss_")]
         weights = options.decay ** jnp.arange(len(losses))
-        return jnp.dot(weights / jnp.sum(weights), jnp.stack(losses)), metrics
+        return jnp.dot(weights / jnp.sum(weights), jnp.stack(losses))
 
-    def validation_sums(params, frozen, batch):
-        sums = {}
-        for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
-            found = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
-            found[_SHARE] = jnp.ones_like(found["loss"])
-            sums |= masked_sums(
-                targets, config.pad_id, **{f"{name}_{number}": v for name, v in found.items()}
-            )
-        return sums
-
-    frozen = (full, guessing)
     with platforms.compiling_for(platforms.current().without_kernels):
         params = run_loop(
-            loss_function, first, update, lambda step, _: training.from_step(step),
-            _per_guess(per_token(validation_sums, frozen, validation)), directory, loop,
-            frozen=frozen, pad_id=training.pad_id,
+            figures, first, update, training, validation, directory, loop, loss=loss,
+            frozen=(full, guessing),
         )  # fmt: skip
     made = Path(directory) / "heads"
     if not made.is_dir():  # Else this run had ended before.
@@ -208,20 +198,6 @@ def _draft_vocabulary(source: str | None, vocab_size: int) -> list[int] | None:
             "configs/training/quickstart_draft_vocabulary.gin."
         )
     return tokens
-
-
-def _per_guess(means: Callable[[Any], dict[str, float]]) -> Callable[[Any], dict[str, float]]:
-    """Means over the tokens that a guess can be for: the k-th in a row is for none of the first."""
-
-    def of_guesses(params):
-        found = means(params)
-        shares = {name: found.pop(name) for name in list(found) if name.startswith(_SHARE)}
-        return {
-            name: mean / shares[f"{_SHARE}_{name.rpartition('_')[2]}"]
-            for name, mean in found.items()
-        }
-
-    return of_guesses
 
 
 def steps_ahead(

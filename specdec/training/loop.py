@@ -7,7 +7,7 @@ import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,28 @@ import optax
 from specdec.core.fields import Count, Whole, checked
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
-from specdec.training.batching import TokenBatch
+from specdec.training.batching import Batches
 from specdec.training.checkpointing import checkpoints, restore, save
-from specdec.types import AnyArray
 
-# (params, frozen params, batch, dropout key) -> (loss, metrics). The loss is a mean over the
-# batch's target tokens; metrics are scalars.
-LossFunction = Callable[[Any, Any, TokenBatch, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+
+class Mean(NamedTuple):
+    """A mean over the target tokens of some batches, as its two parts."""
+
+    total: jax.Array
+    count: jax.Array
+
+
+# (params, frozen params, batch, dropout key) -> means over the batch's target tokens, by name.
+# There is no key in validation.
+Figures = Callable[[Any, Any, Any, jax.Array | None], dict[str, Mean]]
+
+
+class Numbered(Protocol):
+    """Batches of which number ``step`` depends on nothing else."""
+
+    def from_step(self, step: int) -> Iterator[Any]:
+        """Batches number ``step``, ``step + 1``, and so on, with the fields of a TokenBatch."""
+        ...
 
 
 @checked()
@@ -42,16 +57,18 @@ class LoopOptions:
 
 
 def run_loop(
-    loss_function: LossFunction,
+    figures: Figures,
     params: Any,
     optimizer: optax.GradientTransformation,
-    batches_from: Callable[[int, Callable[[], Any]], Iterator[Any]],
-    evaluate: Callable[[Any], dict[str, float]],
+    training: Numbered,
+    validation: Batches,
     directory: str | os.PathLike,
     options: LoopOptions,
     *,
+    loss: Callable[[dict[str, jax.Array]], jax.Array] = lambda means: means["loss"],
     frozen: Any = None,
-    pad_id: int,
+    renew: Callable[[Any, Any, int], Any] = lambda params, batch, step: batch,
+    measure: Callable[[Any], dict[str, float]] = lambda params: {},
 ) -> Any:
     """Trains until ``total_steps``, from the latest checkpoint in ``directory`` if there is one.
 
@@ -60,13 +77,13 @@ def run_loop(
     step, saves, and raises SystemExit(143).
 
     Args:
-      loss_function: differentiated with respect to its first argument, jitted with the update.
+      figures: what is logged of a batch, and of all of ``validation`` every ``eval_every`` steps
+        and at the end.
       params: initial parameters; their buffers are donated.
-      batches_from: (step, current) -> batches from that step on, each a TokenBatch or something
-        with its fields. ``current()`` are the parameters as they are when it is called.
-      evaluate: params -> named numbers, called every ``eval_every`` steps and at the end.
-      frozen: parameters that the loss reads and nobody trains.
-      pad_id: the token that fills the batches.
+      loss: the scalar to minimize, made of the figures' values.
+      frozen: parameters that the figures read and nobody trains.
+      renew: (params, batch, step) -> the batch to train on instead.
+      measure: params -> more named numbers of a validation.
 
     Returns:
       The final parameters.
@@ -78,13 +95,19 @@ def run_loop(
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def train_step(params, optimizer_state, frozen, batch, step):
         key = jax.random.fold_in(jax.random.key(options.seed), step)
-        (loss, metrics), gradient = jax.value_and_grad(loss_function, has_aux=True)(
-            params, frozen, batch, key
-        )
-        metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradient), **metrics}
+
+        def valued(params):
+            found = figures(params, frozen, batch, key)
+            means = {name: each.total / jnp.maximum(each.count, 1) for name, each in found.items()}
+            value = loss(means)
+            return value, means | {"loss": value}
+
+        gradient, metrics = jax.grad(valued, has_aux=True)(params)
+        metrics |= {"gradient_norm": optax.global_norm(gradient)}
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state, metrics
 
+    validate = validation_means(figures, frozen, validation)
     with contextlib.ExitStack() as stack:
         manager = stack.enter_context(checkpoints(directory))
         optimizer_state = optimizer.init(params)
@@ -95,16 +118,16 @@ def run_loop(
             say(f"Resuming at step {step} of {total}.")
         stop = stack.enter_context(stop_request(signal.SIGTERM))
         progress = stack.enter_context(Progress(total, "steps", done=step))
-        batches = batches_from(step, lambda: params)
+        batches = training.from_step(step)
         while step < total:
-            batch = next(batches)
+            batch = renew(params, next(batches), step)
             params, optimizer_state, metrics = train_step(
                 params, optimizer_state, frozen, batch, step
             )
             step += 1
             pending.append(metrics)
-            shapes = batch.inputs.shape, batch.targets.shape
-            progress.add(kind=shapes, tokens=int(np.count_nonzero(batch.targets != pad_id)))
+            tokens = int(np.count_nonzero(batch.targets != validation.pad_id))
+            progress.add(kind=(batch.inputs.shape, batch.targets.shape), tokens=tokens)
             last, stopping = step == total, stop.by is not None  # Once: it may come at any line.
             saving = stopping or last or step % options.checkpoint_every == 0
             if saving or step % options.log_every == 0:
@@ -116,9 +139,26 @@ def run_loop(
                 say(f"Stopped by SIGTERM at step {step}; run again to continue.")
                 raise SystemExit(stop.exit_code)
             if last or step % options.eval_every == 0:
-                say(f"step {step} validation: {_format(evaluate(params))}")
+                say(f"step {step} validation: {_format(validate(params) | measure(params))}")
                 progress.skip()
     return params
+
+
+def validation_means(
+    figures: Figures, frozen: Any, batches: Batches
+) -> Callable[[Any], dict[str, float]]:
+    """params -> the means of ``figures`` over one epoch of batches."""
+
+    @jax.jit
+    def found(params, frozen, batch):
+        return figures(params, frozen, batch, None)
+
+    def means(params: Any) -> dict[str, float]:
+        parts = jax.device_get([found(params, frozen, batch) for batch in batches.epoch(0)])
+        totals = jax.tree.map(lambda *values: float(sum(values)), *parts)
+        return {name: total / count for name, (total, count) in totals.items()}
+
+    return means
 
 
 def _means(pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
@@ -137,12 +177,10 @@ def _format(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def masked_mean(values: jax.Array, targets: AnyArray, pad_id: int) -> jax.Array:
-    """Mean of ``values`` [B, T] where ``targets`` are no padding; 0 if nowhere."""
-    sums = masked_sums(targets, pad_id, values=values)
-    return sums["values"] / jnp.maximum(jnp.sum(targets != pad_id), 1)
-
-
-def masked_sums(targets: AnyArray, pad_id: int, **values: jax.Array) -> dict[str, jax.Array]:
-    """Sums of each of ``values`` [B, T] where ``targets`` are no padding."""
-    return {name: jnp.sum(jnp.where(targets != pad_id, v, 0.0)) for name, v in values.items()}
+def per_token(targets: Any, pad_id: int, **values: jax.Array) -> dict[str, Mean]:
+    """Means of each of ``values`` [B, T] where ``targets`` are no padding."""
+    counted = targets != pad_id
+    return {
+        name: Mean(jnp.sum(jnp.where(counted, each, 0.0)), jnp.sum(counted))
+        for name, each in values.items()
+    }

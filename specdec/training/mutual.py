@@ -28,17 +28,13 @@ from specdec.core.fields import ABOVE_0, Count, Real, checked
 from specdec.text.files import copy_vocabulary
 from specdec.training import teacher_forcing
 from specdec.training.batching import BatchingOptions
-from specdec.training.checkpointing import (
-    load_params,
-    load_vocabulary,
-    save_params,
-)
+from specdec.training.checkpointing import load_params, load_vocabulary, save_params
 from specdec.training.distill import check_draft
-from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
-from specdec.training.losses import comparison, forward_kl, total_variation
+from specdec.training.loop import LoopOptions, per_token, run_loop
+from specdec.training.losses import comparison, forward_kl
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
-from specdec.training.scored import ScoredBatches
-from specdec.training.train import TextFiles, apply, likeliest, per_token, prepare
+from specdec.training.scored import ScoredBatch, ScoredBatches, of_kept_tokens
+from specdec.training.train import TextFiles, apply, likeliest, prepare
 
 
 @checked()
@@ -90,13 +86,15 @@ def learn_together(
             "draft of another one."
         )
     vocabulary, directory = load_vocabulary(mutual.target), Path(directory)
-    options = {"target": target_optimizer, "draft": draft_optimizer}
     optimizer = optax.multi_transform(
-        {name: make_optimizer(each, loop.total_steps) for name, each in options.items()},
-        {name: name for name in options},
+        {
+            "target": make_optimizer(target_optimizer, loop.total_steps),
+            "draft": make_optimizer(draft_optimizer, loop.total_steps),
+        },
+        {"target": "target", "draft": "draft"},
     )
     training, validation = prepare(
-        directory, None, vocabulary, files, batching, loop,
+        directory, target_model, vocabulary, files, batching, loop, trains_model=False,
         mutual=mutual, target_optimizer=target_optimizer, draft_optimizer=draft_optimizer,
     )  # fmt: skip
     target, draft = map(architectures.network, (target_model, draft_model))
@@ -107,42 +105,30 @@ def learn_together(
         logits = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
         return jax.nn.log_softmax(jnp.asarray(logits))
 
-    def log_probs(params, frozen, batch, encoding, key=None) -> tuple[jax.Array, jax.Array]:
-        """log p and log q, [B, T, V] each."""
-        start = encoding if draft_model.encoding_width is not None else None
-        log_q = jax.nn.log_softmax(apply(draft, params["draft"], batch, key, start))
-        return log_target(frozen | {"decoder": params["target"]}, batch, encoding), log_q
-
     def score(frozen, batch) -> tuple[jax.Array, jax.Array]:
         """log p0 and the encoding."""
+        if isinstance(batch, ScoredBatch):
+            return batch.log_probs, jnp.asarray(batch.encoding, jnp.float32)
         encoding = jnp.asarray(target.apply({"params": frozen}, batch.inputs, method="encode"))
         return log_target(frozen, batch, encoding), encoding
 
-    def loss_function(params, frozen, batch, key):
-        encoding = jnp.asarray(batch.encoding, jnp.float32)
-        log_p, log_q = log_probs(params, frozen, batch, encoding, key)
-        now = jnp.take_along_axis(log_p, jnp.asarray(batch.tokens), axis=-1)
-        drift = masked_mean(forward_kl(batch.log_probs, now), batch.targets, target_model.pad_id)
-        variation = masked_mean(total_variation(log_p, log_q), batch.targets, target_model.pad_id)
-        loss = drift + mutual.agreement_weight * variation
-        return loss, {"drift": drift, "alpha": 1 - variation}
-
-    def validation_sums(params, frozen, batch):
+    def figures(params, frozen, batch, key):
         log_before, encoding = score(frozen, batch)
-        log_p, log_q = log_probs(params, frozen, batch, encoding)
-        return masked_sums(
-            batch.targets, target_model.pad_id, **comparison(log_p, log_q),
-            drift=forward_kl(log_before, log_p),
-            accuracy=likeliest(log_p, batch.targets),
-            accuracy_before=likeliest(log_before, batch.targets),
-        )  # fmt: skip
+        log_p = log_target(frozen | {"decoder": params["target"]}, batch, encoding)
+        start = encoding if draft_model.encoding_width is not None else None
+        log_q = jax.nn.log_softmax(apply(draft, params["draft"], batch, key, start))
+        values = comparison(log_p, log_q)
+        values["drift"] = forward_kl(log_before, of_kept_tokens(batch, log_p))
+        values["accuracy"] = likeliest(log_p, batch.targets)
+        if not isinstance(batch, ScoredBatch):
+            values["accuracy_before"] = likeliest(log_before, batch.targets)
+        return per_token(batch.targets, target_model.pad_id, **values)
 
     batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
-        loss_function, first, optimizer, lambda step, _: batches.from_step(step),
-        per_token(validation_sums, before, validation), directory, loop, frozen=before,
-        pad_id=training.pad_id,
+        figures, first, optimizer, batches, validation, directory, loop, frozen=before,
+        loss=lambda means: means["drift"] + mutual.agreement_weight * (1 - means["alpha"]),
     )  # fmt: skip
     results = {"target": before | {"decoder": params["target"]}, "draft": params["draft"]}
     for name, model in (("target", target_model), ("draft", draft_model)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,19 +17,16 @@ from specdec.drafters.ngram_tables import NgramLevel, NgramTables, make_level
 from specdec.training.checkpointing import load_vocabulary
 from specdec.training.train import Files
 
+DISCOUNT, MAX_SUCCESSORS = 0.5, 16
+_MIN_COUNT = 2  # Of a context of two or more tokens.
 
-@dataclasses.dataclass(frozen=True)
-class _Counted:
-    """One level on the host, sorted for binary search. Keys are tokens as digits to the base V.
 
-    Level m has contexts of m tokens; level 0 is the unigram.
-    """
+class _Context(NamedTuple):
+    """A known context: the weights of its successors, and what goes to the shorter context."""
 
-    keys: np.ndarray  # [R] contexts
-    backoff: np.ndarray  # [R] what goes to the context without its oldest token
-    pairs: np.ndarray  # [E] context * V + successor
-    weights: np.ndarray  # [E]
-    best: np.ndarray  # [R]
+    weights: dict[int, float]
+    backoff: float
+    best: int
 
 
 def count_ngrams(
@@ -37,130 +35,93 @@ def count_ngrams(
     *,
     order: int,
     start_id: int,
-    discount: float = 0.5,
-    min_count: int = 2,
-    max_successors: int = 16,
 ) -> NgramTables:
     """Tables of an interpolated back-off model by absolute discounting (Ney et al. 1994).
 
-    q(x | c) = max(0, n(c, x) - discount) / n(c) + rest * q(x | c'), with c' being c without its
-    oldest token and q(x) the relative frequency; ``rest`` is what remains of 1.
+    q(x | c) = max(0, n(c, x) - 0.5) / n(c) + rest * q(x | c'), with c' being c without its oldest
+    token and q(x) the relative frequency; ``rest`` is what remains of 1. Of a context the commonest
+    16 tokens x are kept. One of two or more tokens that occurred only once backs off.
 
     Args:
       sequences: outputs as token ids, EOS included.
       vocab_size: V of the model that is drafted for.
       order: n >= 1.
       start_id: precedes the first token, as often as a context needs it.
-      discount: in (0, 1).
-      min_count: a context of two or more tokens must have occurred so often; rarer ones back off.
-      max_successors: of a context, the commonest so many are kept.
 
     Raises:
-      ValueError: no token at all, a token outside the vocabulary, or a value out of its range.
+      ValueError: no token at all, a token outside the vocabulary, or an order below 1.
     """
-    if order < 1 or vocab_size**order >= 2**63:
-        longest = int(63 / np.log2(vocab_size))
-        raise ValueError(f"order must be in 1..{longest} for {vocab_size} tokens, got {order}.")
-    if not 0 < discount < 1 or min_count < 1 or max_successors < 1:
-        raise ValueError(
-            f"discount must be in (0, 1), min_count and max_successors at least 1; got {discount}, "
-            f"{min_count}, {max_successors}."
-        )
-    arrays = [np.asarray(sequence, np.int64) for sequence in sequences]
-    lengths = np.array([len(array) for array in arrays], np.int64)
-    if not lengths.sum():
+    if order < 1:
+        raise ValueError(f"order must be at least 1, got {order}.")
+    counts = _counts(sequences, order, start_id)
+    unigrams = counts[0][()]
+    if not unigrams:
         raise ValueError("There is not a single token to count.")
-    pad = np.full(order - 1, start_id, np.int64)
-    stream = np.concatenate([part for array in arrays for part in (pad, array)])
-    if stream.min() < 0 or stream.max() >= vocab_size:
-        outside = stream.max() if stream.max() >= vocab_size else stream.min()
-        raise ValueError(f"Token {outside} is outside the vocabulary [0, {vocab_size}).")
-    real = np.arange(lengths.sum()) + (order - 1) * np.repeat(1 + np.arange(len(lengths)), lengths)
-    unigram = np.bincount(stream[real], minlength=vocab_size) / len(real)
-    likeliest = np.array([np.argmax(unigram)])
-    nothing = np.zeros(1, np.int64)
-    counted = [_Counted(nothing, np.zeros(1), np.arange(vocab_size), unigram, likeliest)]
-    levels: list[NgramLevel] = []
+    for token in (min(unigrams), max(unigrams)):
+        if not 0 <= token < vocab_size:
+            raise ValueError(f"Token {token} is outside the vocabulary [0, {vocab_size}).")
+    unigram = np.zeros(vocab_size)
+    unigram[list(unigrams)] = list(unigrams.values())
+    unigram /= unigrams.total()
+    known: list[dict[tuple[int, ...], _Context]] = []  # By length, of contexts of 1, 2, ... tokens.
+
+    def prob(context: tuple[int, ...], token: int) -> float:
+        if not context:
+            return unigram[token]
+        shorter, found = prob(context[1:], token), known[len(context) - 1].get(context)
+        return found.weights.get(token, 0.0) + found.backoff * shorter if found else shorter
+
+    def best(context: tuple[int, ...]) -> int:
+        if not context:
+            return int(np.argmax(unigram))
+        found = known[len(context) - 1].get(context)
+        return found.best if found else best(context[1:])
+
     for m in range(1, order):
-        grams = np.stack([stream[real - back] for back in range(m, -1, -1)], axis=1)
-        level = _count(grams, vocab_size, counted, discount, min_count, max_successors)
-        counted.append(level)
-        at = np.searchsorted(level.pairs, level.keys * vocab_size)
-        counts = np.diff(np.append(at, len(level.pairs)))
-        contexts, successors = _digits(level.keys, vocab_size, m), level.pairs % vocab_size
-        levels.append(make_level(contexts, counts, level.best, successors, level.weights))
-    best = jnp.asarray(likeliest[0], jnp.int32)
-    return NgramTables(jnp.asarray(unigram, jnp.float32), best, tuple(levels))
+        level = {}
+        for context, successors in sorted(counts[m].items()):
+            total = successors.total()
+            if m > 1 and total < _MIN_COUNT:
+                continue
+            commonest = sorted(successors, key=lambda token: (-successors[token], token))
+            kept = sorted(commonest[:MAX_SUCCESSORS])
+            weights = {token: (successors[token] - DISCOUNT) / total for token in kept}
+            backoff, shorter = 1 - sum(weights.values()), context[1:]
+            likely = {token: w + backoff * prob(shorter, token) for token, w in weights.items()}
+            # Of equally likely tokens the last, and a successor before any other.
+            first = max(reversed(kept), key=likely.__getitem__)
+            other = best(shorter)
+            if likely[first] < backoff * prob(shorter, other):
+                first = other
+            level[context] = _Context(weights, backoff, first)
+        known.append(level)
+    levels = tuple(_level(m, level) for m, level in enumerate(known, start=1))
+    return NgramTables(jnp.asarray(unigram, jnp.float32), jnp.asarray(best(()), jnp.int32), levels)
 
 
-def _count(grams, vocab_size, lower, discount, min_count, max_successors) -> _Counted:
-    """The level of contexts of m tokens from all [N, m + 1] grams; ``lower`` are those below."""
-    m = grams.shape[1] - 1
-    pairs, numbers = np.unique(_key(grams, vocab_size), return_counts=True)
-    keys, first = np.unique(pairs // vocab_size, return_index=True)
-    totals = np.add.reduceat(numbers, first)
-    known = totals >= (min_count if m > 1 else 1)
-    owner = np.repeat(np.arange(len(keys)), np.diff(np.append(first, len(pairs))))
-    # Of each context the commonest successors; a pair's rank is its index among the context's own.
-    order = np.lexsort((-numbers, owner))
-    rank = np.empty(len(pairs), np.int64)
-    rank[order] = np.arange(len(pairs)) - first[owner[order]]
-    kept = known[owner] & (rank < max_successors)
-    pairs, owner = pairs[kept], owner[kept]
-    weights = (numbers[kept] - discount) / totals[owner]
-    backoff = 1 - np.bincount(owner, weights, minlength=len(keys))
-    # The likeliest token: a successor, or the shorter context's own likeliest.
-    shorter, tokens = _digits(keys, vocab_size, m)[:, 1:], pairs % vocab_size
-    likely = weights + backoff[owner] * _prob(lower, shorter[owner], tokens, vocab_size)
-    best = _best(lower, shorter, vocab_size)
-    top = backoff * _prob(lower, shorter, best, vocab_size)
-    order = np.lexsort((likely, owner))  # The last of each context is its likeliest.
-    last = order[np.append(owner[order][1:] != owner[order][:-1], True)] if len(order) else order
-    better = likely[last] >= top[owner[last]]
-    best[owner[last][better]] = tokens[last][better]
-    return _Counted(keys[known], backoff[known], pairs, weights, best[known])
+def _counts(
+    sequences: Iterable[Sequence[int]], order: int, start_id: int
+) -> list[defaultdict[tuple[int, ...], Counter[int]]]:
+    """How often each token follows each context of 0, 1, ... ``order`` - 1 tokens."""
+    counts = [defaultdict(Counter) for _ in range(order)]
+    for sequence in sequences:
+        tokens = [start_id] * (order - 1) + [int(token) for token in sequence]
+        for at in range(order - 1, len(tokens)):
+            for m, level in enumerate(counts):
+                level[tuple(tokens[at - m : at])][tokens[at]] += 1
+    return counts
 
 
-def _key(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
-    """[N, m] tokens as one number each, the oldest in front."""
-    key = np.zeros(len(tokens), np.int64)
-    for column in tokens.T:
-        key = key * vocab_size + column
-    return key
-
-
-def _digits(keys: np.ndarray, vocab_size: int, count: int) -> np.ndarray:
-    """Inverse of :func:`_key`."""
-    return np.stack([keys // vocab_size**i % vocab_size for i in reversed(range(count))], axis=1)
-
-
-def _at(sorted_: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each wanted number is, and whether it is there at all."""
-    if not len(sorted_):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    at = np.minimum(np.searchsorted(sorted_, wanted), len(sorted_) - 1)
-    return at, sorted_[at] == wanted
-
-
-def _prob(levels, contexts, tokens, vocab_size) -> np.ndarray:
-    """q(token | context) by levels of up to m tokens, for contexts [N, m]."""
-    probs = np.zeros(len(tokens))
-    for m, level in enumerate(levels):
-        key = _key(contexts[:, contexts.shape[1] - m :], vocab_size)
-        at, known = _at(level.keys, key)
-        pair, seen = _at(level.pairs, key * vocab_size + tokens)
-        found = np.where(seen, level.weights[pair], 0.0) + level.backoff[at] * probs
-        probs = np.where(known, found, probs)
-    return probs
-
-
-def _best(levels, contexts, vocab_size) -> np.ndarray:
-    """The likeliest token after each context."""
-    best = np.zeros(len(contexts), np.int64)
-    for m, level in enumerate(levels):
-        at, known = _at(level.keys, _key(contexts[:, contexts.shape[1] - m :], vocab_size))
-        best = np.where(known, level.best[at], best)
-    return best
+def _level(m: int, contexts: dict[tuple[int, ...], _Context]) -> NgramLevel:
+    """The table of contexts of m tokens."""
+    found = contexts.values()
+    return make_level(
+        np.array(list(contexts), np.int64).reshape(-1, m),
+        np.array([len(each.weights) for each in found], np.int64),
+        np.array([each.best for each in found], np.int64),
+        np.array([token for each in found for token in each.weights], np.int64),
+        np.array([weight for each in found for weight in each.weights.values()]),
+    )
 
 
 def build(
@@ -171,9 +132,6 @@ def build(
     vocab_size: int,
     order: int,
     start_id: int = 0,
-    discount: float = 0.5,
-    min_count: int = 2,
-    max_successors: int = 16,
 ) -> NgramTables:
     """Counts the outputs of a file of pairs and writes ``ngrams.safetensors``.
 
@@ -184,12 +142,8 @@ def build(
     """
     vocabulary = load_vocabulary(vocabulary_path)
     outputs = ([*vocabulary.encode(output), vocabulary.eos_id] for _, output in files.read("train"))
-    tables = count_ngrams(
-        outputs, vocab_size, order=order, start_id=start_id, discount=discount,
-        min_count=min_count, max_successors=max_successors,
-    )  # fmt: skip
+    tables = count_ngrams(outputs, vocab_size, order=order, start_id=start_id)
     path = Path(directory) / FILE_NAME
     save_ngrams(path, tables, vocabulary.path)
-    sizes = ", ".join(str(int(np.sum(np.asarray(level.count) > 0))) for level in tables.levels)
-    say(f"Wrote {path}: {path.stat().st_size} bytes, contexts: {sizes or 'none'}.")
+    say(f"Wrote {path}: {path.stat().st_size} bytes.")
     return tables

@@ -6,7 +6,6 @@ say nearly all that the draft can learn from it, and are few enough to keep.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from specdec.core.files import numpy_file, written
+from specdec.core.files import written
 from specdec.core.progress import Progress
 from specdec.training.batching import Batches, TokenBatch
-
-# And what they hold.
-_FILES = {"encoding": np.float16, "top_probs": np.float16, "top_tokens": np.int32}
 
 
 class ScoredBatch(NamedTuple):
@@ -39,6 +37,13 @@ class ScoredBatch(NamedTuple):
         return jnp.log(jnp.maximum(self.probs.astype(jnp.float32), 2.0**-25))
 
 
+def of_kept_tokens(batch: ScoredBatch | TokenBatch, values: jax.Array) -> jax.Array:
+    """Those of ``values`` [B, T, V] that stand beside the target's: of K tokens, or of all."""
+    if isinstance(batch, ScoredBatch):
+        return jnp.take_along_axis(values, jnp.asarray(batch.tokens), axis=-1)
+    return values
+
+
 class ScoredBatches:
     """``epochs`` of ``batches`` with the target's distributions, in another order every pass.
 
@@ -50,9 +55,6 @@ class ScoredBatches:
         [B, S, W], or None if the draft has no use for it.
       params: the target's.
       top: K.
-
-    Raises:
-      ValueError: a file in the directory is damaged, or of other batches.
     """
 
     def __init__(
@@ -64,49 +66,34 @@ class ScoredBatches:
         params: Any,
         top: int,
     ):
+        self._directory = Path(directory) / "scored"
         self._batches = [batch for epoch in range(epochs) for batch in batches.epoch(epoch)]
-        # The rows of the files at which each batch begins: [batches + 1, (inputs, targets)].
-        sizes = [(batch.inputs.size, batch.targets.size) for batch in self._batches]
-        self._starts = np.cumsum([(0, 0), *sizes], axis=0)
-        paths = {name: Path(directory) / f"{name}.npy" for name in _FILES}
-        if not paths["top_tokens"].exists():  # It gets its name last.
-            self._score(paths, score, params, top)
-        count = len(self._batches)
-        self._files = {
-            name: _opened(path, self._rows(name, count - 1).stop, _FILES[name])
-            for name, path in paths.items()
-            if path.exists()
-        }
 
-    def _rows(self, name: str, number: int) -> slice:
-        begin, end = self._starts[[number, number + 1], int(name != "encoding")]
-        return slice(int(begin), int(end))
-
-    def _score(self, paths: dict[str, Path], score: Callable, params: Any, top: int) -> None:
         @jax.jit
         def kept(params, batch):
             log_probs, encoding = score(params, batch)
             values, tokens = jax.lax.top_k(log_probs, top)
-            found = {"top_probs": jnp.exp(values).astype(jnp.float16), "top_tokens": tokens}
-            return found if encoding is None else {"encoding": encoding.astype("float16"), **found}
+            found = {"tokens": tokens, "probs": jnp.exp(values).astype(jnp.float16)}
+            return found if encoding is None else found | {"encoding": encoding.astype("float16")}
 
-        shapes = jax.eval_shape(kept, params, self._batches[0])
-        with contextlib.ExitStack() as stack, Progress(len(self._batches), "batches") as progress:
+        done = [self._path(number).exists() for number in range(len(self._batches))]
+        with Progress(len(done), "batches", done=sum(done)) as progress:
             progress.begin("The target scores")
-            files = {}
-            # The file that is opened first gets its name last.
-            for name in reversed([name for name in _FILES if name in shapes]):
-                partial = stack.enter_context(written(paths[name]))
-                size = self._rows(name, len(self._batches) - 1).stop, shapes[name].shape[-1]
-                files[name] = np.lib.format.open_memmap(partial, "w+", shapes[name].dtype, size)
-                stack.callback(files[name].flush)
-            for i, batch in enumerate(self._batches):
-                for name, values in jax.device_get(kept(params, batch)).items():
-                    files[name][self._rows(name, i)] = values.reshape(-1, values.shape[-1])
-                progress.add(kind=batch.targets.shape)
+            for number, batch in enumerate(self._batches):
+                if not done[number]:
+                    with written(self._path(number)) as partial:
+                        save_file(jax.device_get(kept(params, batch)), partial)
+                    progress.add(kind=batch.targets.shape)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number}.safetensors"
 
     def from_step(self, step: int) -> Iterator[ScoredBatch]:
-        """Batches number ``step``, ``step + 1``, and so on without end."""
+        """Batches number ``step``, ``step + 1``, and so on without end.
+
+        Raises:
+          ValueError: a file in the directory is damaged.
+        """
         count = len(self._batches)
         while True:
             order = np.random.default_rng(step // count).permutation(count)
@@ -115,24 +102,12 @@ class ScoredBatches:
                 step += 1
 
     def _scored(self, number: int) -> ScoredBatch:
-        batch = self._batches[number]
-
-        def read(name: str, side: np.ndarray) -> np.ndarray:
-            return np.asarray(self._files[name][self._rows(name, number)]).reshape(*side.shape, -1)
-
-        return ScoredBatch(
-            *batch, read("top_tokens", batch.targets), read("top_probs", batch.targets),
-            read("encoding", batch.inputs) if "encoding" in self._files else None,
-        )  # fmt: skip
-
-
-def _opened(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
-    """A file's rows, in memory where they are read."""
-    again = f"Remove {', '.join(_FILES)} there, and the target scores the batches again."
-    with numpy_file(path, again):
-        array = np.load(path, mmap_mode="r")
-        if array.ndim != 2 or len(array) != rows or array.dtype != dtype:
+        path = self._path(number)
+        try:
+            found = load_file(path)
+        except SafetensorError as error:
             raise ValueError(
-                f"it holds {array.dtype}{list(array.shape)}, not {rows} rows of {dtype.__name__}"
-            )
-    return array
+                f"{path} is damaged ({error}). Remove it, and the target scores the batch again."
+            ) from None
+        batch = self._batches[number]
+        return ScoredBatch(*batch, found["tokens"], found["probs"], found.get("encoding"))

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import linen as nn
 
 from specdec.checkpoints import architectures
 from specdec.data.tasks import text_file
 from specdec.data.text import read_pairs
-from specdec.text.base import PAD_ID, Tokenizer
+from specdec.text.base import Tokenizer
 from specdec.training import teacher_forcing
 from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
-from specdec.training.loop import LoopOptions, masked_mean, masked_sums, run_loop
+from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.validation import Translate, bleu
 
@@ -71,7 +69,6 @@ def train(
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
     loop: LoopOptions,
-    z_loss: float = 0.0,
     initial: str | None = None,
     make_translate: Callable[[architectures.Config, Tokenizer], Translate] | None = None,
     bleu_sentences: int = 200,
@@ -79,7 +76,6 @@ def train(
     """Trains a model by cross-entropy, resuming what ``directory`` holds. Returns the parameters.
 
     Args:
-      z_loss: weight of log(Z)^2, which keeps the logits' normaliser near 1; 0 for none.
       initial: a run or checkpoint whose parameters this one starts from; None for random ones.
       make_translate: makes the decoder whose BLEU on ``bleu_sentences`` of the validation
         sentences is reported; None for no BLEU.
@@ -92,44 +88,25 @@ def train(
     update = make_optimizer(optimizer, loop.total_steps)
     first = first_params(model, loop.seed, initial)
     training, validation = prepare(
-        directory, model, vocabulary, files, batching, loop,
-        optimizer=optimizer, z_loss=z_loss, initial=initial,
-    )  # fmt: skip
+        directory, model, vocabulary, files, batching, loop, optimizer=optimizer, initial=initial
+    )
     network = architectures.network(model)
 
-    def predict(params, batch, key=None):
-        """Logits, and of each target token its cross-entropy and whether it is the likeliest."""
+    def figures(params, _, batch, key):
         logits = apply(network, params, batch, key)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-        return logits, {"loss": loss, "accuracy": likeliest(logits, batch.targets)}
+        accuracy = likeliest(logits, batch.targets)
+        return per_token(batch.targets, model.pad_id, loss=loss, accuracy=accuracy)
 
-    def loss_function(params, _, batch, key):
-        logits, values = predict(params, batch, key)
-        metrics = {
-            name: masked_mean(value, batch.targets, model.pad_id) for name, value in values.items()
-        }
-        loss = metrics.pop("loss")
-        if z_loss:
-            log_z = jax.nn.logsumexp(logits, axis=-1)
-            loss += z_loss * masked_mean(jnp.square(log_z), batch.targets, model.pad_id)
-        return loss, metrics
-
-    def validation_sums(params, _, batch):
-        return masked_sums(batch.targets, model.pad_id, **predict(params, batch)[1])
-
-    translate = make_translate(model, vocabulary) if make_translate else None
     sentences = files.read("validation")
     # Spread over the file, which may be sorted by length.
     sentences = sentences[:: max(1, len(sentences) // bleu_sentences)][:bleu_sentences]
-    means = per_token(validation_sums, None, validation)
+    translate = make_translate(model, vocabulary) if make_translate else None
 
-    def evaluate(params):
-        return means(params) | ({"bleu": bleu(translate, params, sentences)} if translate else {})
+    def measure(params):
+        return {"bleu": bleu(translate, params, sentences)} if translate else {}
 
-    return run_loop(
-        loss_function, first, update, lambda step, _: training.from_step(step), evaluate, directory,
-        loop, pad_id=training.pad_id,
-    )  # fmt: skip
+    return run_loop(figures, first, update, training, validation, directory, loop, measure=measure)
 
 
 def first_params(model: architectures.Config, seed: int, initial: str | None) -> dict:
@@ -158,49 +135,45 @@ def first_params(model: architectures.Config, seed: int, initial: str | None) ->
 
 def prepare(
     directory: str | os.PathLike,
-    model: architectures.Config | None,
+    model: architectures.Config,
     vocabulary: Tokenizer,
     files: Files,
     batching: BatchingOptions,
     loop: LoopOptions,
-    more: Sequence[tuple[str, str]] = (),
     *,
+    generated_file: str | None = None,
     trains_model: bool = True,
     **settings: Any,
 ) -> tuple[Batches, Batches]:
     """Training and validation batches of a run, which :func:`prepare_directory` describes.
 
-    ``more`` pairs are trained on too; ``settings`` are those that the recipe has of its own. Where
-    a part on top of the model is trained, and not the model, ``trains_model`` is False.
+    Pairs of ``generated_file`` are trained on too; ``settings`` are those that the recipe has of
+    its own. Where a part on top of the model is trained, and not the model, ``trains_model`` is
+    False.
 
     Raises:
       ValueError: the vocabulary is not the model's, or examples that it continues were to be
         joined; see also there.
     """
-    if model:
-        check_vocabulary(model, vocabulary)
-        if len(batching.join_weights) > 1 and (model.reads_prefix or vocabulary.start_ids):
-            raise ValueError(
-                "A model that continues a text reads no joined ones, nor one whose texts begin "
-                "with a token of their own: join_weights=(1,)."
-            )
-
-    def tokenized(text: str, output: str) -> TokenPair:
-        ids = vocabulary.encode(text), vocabulary.encode(output)
-        if not model:
-            return TokenPair(*ids)
-        return TokenPair(*teacher_forcing.training_pair(model, *ids, vocabulary.start_ids))
-
-    training, validation = (
-        Batches(
-            list(itertools.starmap(tokenized, pairs)),
-            batching,
-            vocabulary.eos_id,
-            model.pad_id if model else PAD_ID,
-            vocabulary.end_ids if model and not model.reads_prefix else None,
+    check_vocabulary(model, vocabulary)
+    if len(batching.join_weights) > 1 and (model.reads_prefix or vocabulary.start_ids):
+        raise ValueError(
+            "A model that continues a text reads no joined ones, nor one whose texts begin with a "
+            "token of their own: join_weights=(1,)."
         )
-        for pairs in ([*files.read("train"), *more], files.read("validation"))
-    )
+    generated = read_pairs(generated_file) if generated_file else []
+    ends = None if model.reads_prefix else vocabulary.end_ids
+
+    def batches(pairs: list[tuple[str, str]]) -> Batches:
+        ids = ((vocabulary.encode(text), vocabulary.encode(output)) for text, output in pairs)
+        tokens = [
+            TokenPair(*teacher_forcing.training_pair(model, *each, vocabulary.start_ids))
+            for each in ids
+        ]
+        return Batches(tokens, batching, vocabulary.eos_id, model.pad_id, ends)
+
+    training = batches([*files.read("train"), *generated])
+    validation = batches(files.read("validation"))
     data = training.fingerprint()
     settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
     prepare_directory(directory, model if trains_model else None, settings, vocabulary.path)
@@ -245,17 +218,3 @@ def apply(
 def likeliest(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """Whether each target token is the most probable one."""
     return jnp.argmax(logits, axis=-1) == targets
-
-
-def per_token(
-    sums: Callable[[Any, Any, TokenBatch], dict[str, jax.Array]], frozen: Any, batches: Batches
-) -> Callable[[Any], dict[str, float]]:
-    """params -> ``sums(params, frozen, batch)`` over all batches by their target tokens."""
-    sums = jax.jit(sums)
-
-    def means(params: Any) -> dict[str, float]:
-        found = [(sums(params, frozen, batch), batch.targets) for batch in batches.epoch(0)]
-        tokens = sum(np.count_nonzero(targets != batches.pad_id) for _, targets in found)
-        return {name: sum(float(part[name]) for part, _ in found) / tokens for name in found[0][0]}
-
-    return means

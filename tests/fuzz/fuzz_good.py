@@ -190,7 +190,8 @@ def _gin(root: Path) -> None:
 def _texts(root: Path) -> None:
     lines = [f"{text}\tdie {text}\n" for text in LINES[:12]]
     (root / "test.tsv").write_text("".join(lines))
-    (root / "texts.txt").write_text("".join(f"{text} and so on\n" for text in LINES[:12]))
+    for name in ("texts", "openings"):
+        (root / f"{name}.txt").write_text("".join(f"{text} and so on\n" for text in LINES[:12]))
 
 
 def _decoded(root: Path) -> None:

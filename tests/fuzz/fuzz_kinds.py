@@ -25,6 +25,11 @@ from fuzz_readers import (
 
 from specdec.data.tasks import openings, pairs_file, text_file
 
+_FORMS = {
+    "json": (".json", ".zarray", "_METADATA"), "lines": (".txt", ".tsv", ".gin", ".jsonl"),
+    "tensors": (".safetensors",),
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
@@ -32,102 +37,56 @@ class Kind:
 
     good: str
     file: str
-    form: str  # See fuzz_mutations; "bytes" for no form.
     read: Callable[[Path], Check]
-    named: bool = True  # Whether a refusal names the file, or the directory that it is in.
+
+    @property
+    def form(self) -> str:
+        """See fuzz_mutations; "bytes" for no form."""
+        forms = (form for form, ends in _FORMS.items() if self.file.endswith(ends))
+        return next(forms, "bytes")
+
+    @property
+    def named(self) -> bool:
+        """Whether a refusal names the file, or the directory that it is in."""
+        return self.read is not gin_file
 
 
-def _kinds() -> dict[str, Kind]:
-    found = {
-        "draft: config.json": Kind("drafts", "draft/config.json", "json", draft_model),
-        "draft: generation_config.json": Kind(
-            "drafts", "draft/generation_config.json", "json", draft_model
-        ),
-        "draft: weights": Kind("drafts", "draft/model.safetensors", "tensors", draft_model),
-        "draft: draft_vocabulary.json": Kind(
-            "drafts", "draft/draft_vocabulary.json", "json", draft_model
-        ),
-        "ngrams.safetensors": Kind("drafts", "ngrams.safetensors", "tensors", ngrams),
-        "heads: draft_vocabulary.json": Kind(
-            "drafts", "heads/draft_vocabulary.json", "json", heads("heads")
-        ),
-        "T5: config.json": Kind("t5", "target/config.json", "json", target),
-        "T5: generation_config.json": Kind("t5", "target/generation_config.json", "json", target),
-        "T5: model.safetensors": Kind("t5", "target/model.safetensors", "tensors", target),
-        "T5: spiece.model": Kind("t5", "target/spiece.model", "bytes", target),
-        "T5: tokenizer_config.json": Kind("t5", "target/tokenizer_config.json", "json", target),
-        "T5: index": Kind(
-            "shards", "target/model.safetensors.index.json", "json", of_ids("target")
-        ),
-        "T5: a shard": Kind("shards", "target/model-00002*.safetensors", "tensors",
-                            of_ids("target")),
-        "T5: tokenizer.json": Kind("fast", "target/tokenizer.json", "json", target),
-        "T5: tokenizer_config.json of it": Kind(
-            "fast", "target/tokenizer_config.json", "json", target
-        ),
-        "T5: special_tokens_map.json": Kind(
-            "fast", "target/special_tokens_map.json", "json", target
-        ),
-        "ByT5: tokenizer_config.json": Kind(
-            "bytes", "target/tokenizer_config.json", "json", target
-        ),
-        **{
-            f"GPT-2: {name}": Kind("gpt", f"target/{name}", form, target)
-            for name, form in {
-                "config.json": "json", "generation_config.json": "json",
-                "model.safetensors": "tensors", "vocab.json": "json", "merges.txt": "lines",
-                "added_tokens.json": "json", "special_tokens_map.json": "json",
-                "tokenizer_config.json": "json",
-            }.items()
-        },
-        **{
-            f"T5X: {name}": Kind(layout, f"checkpoint_3{file}", form, of_ids("."))
-            for name, (layout, file, form) in {
-                "msgpack": ("native", "/checkpoint", "msgpack"),
-                ".zarray": ("native", "/target*query*/.zarray", "json"),
-                "chunk": ("native", "/target*query*/0.0", "bytes"),
-                "specdec's msgpack": ("ours", "/checkpoint", "msgpack"),
-                "specdec's chunk": ("ours", "/target*query*/0*", "bytes"),
-                "one file": ("single", "", "msgpack"),
-                "Orbax _METADATA": ("orbax", "/state/_METADATA", "json"),
-                "Orbax manifest": ("orbax", "/state/manifest.ocdbt", "bytes"),
-                "Orbax data": ("orbax", "/state/**/d/*", "bytes"),
-                "Orbax checkpoint metadata": (
-                    "orbax", "/_CHECKPOINT_METADATA", "json"
-                ),
-                "Orbax .zarray": ("plain", "/state/target*query*/.zarray", "json"),
-                "Orbax chunk": ("plain", "/state/target*query*/0*", "bytes"),
-            }.items()
-        },
-        "training: model.json": Kind("run", "run/model.json", "json", training_run),
-        "training: run.json": Kind("run", "run/run.json", "json", training_settings),
-        "training: _METADATA": Kind(
-            "run", "run/checkpoints/3/params/_METADATA", "json", training_run
-        ),
-        "gin": Kind("gin", "run.gin", "lines", gin_file, named=False),
-        "texts: .tsv": Kind(
-            "texts", "test.tsv", "lines", all_rows(lambda root: pairs_file("t", root, "test"))
-        ),
-        "texts: .txt": Kind(
-            "texts", "texts.txt", "lines", all_rows(lambda root: text_file(root / "texts.txt"))
-        ),
-        "texts: openings": Kind(
-            "texts", "texts.txt", "lines",
-            all_rows(lambda root: openings("o", root / "texts.txt", 2)),
-        ),
-        "run: decodes.jsonl": Kind("decoded", "out/decodes.jsonl", "lines", resumed),
-        "run: operative_config.gin": Kind(
-            "decoded", "out/operative_config.gin", "lines", resumed
-        ),
-        "run: results.json": Kind("decoded", "out/results.json", "json", resumed),
-        "run: skipped.jsonl": Kind("decoded", "out/skipped.jsonl", "lines", resumed),
-    }  # fmt: skip
-    for name in HEADS:
-        found[f"{name}: config.json"] = Kind("drafts", f"{name}/config.json", "json", heads(name))
-        found[f"{name}: weights"] = Kind(
-            "drafts", f"{name}/model.safetensors", "tensors", heads(name)
-        )
-    return found
-
-
-KINDS = _kinds()
+# The reader, the directory of GOOD, the files.
+_FILES: list[tuple[Callable[[Path], Check], str, str]] = [
+    (draft_model, "drafts", "draft/config.json draft/generation_config.json"),
+    (draft_model, "drafts", "draft/model.safetensors draft/draft_vocabulary.json"),
+    (ngrams, "drafts", "ngrams.safetensors"),
+    (heads("heads"), "drafts", "heads/draft_vocabulary.json"),
+    *((heads(name), "drafts", f"{name}/config.json {name}/model.safetensors") for name in HEADS),
+    (target, "t5", "target/config.json target/generation_config.json target/model.safetensors"),
+    (target, "t5", "target/spiece.model target/tokenizer_config.json"),
+    (of_ids("target"), "shards", "target/model.safetensors.index.json"),
+    (of_ids("target"), "shards", "target/model-00002*.safetensors"),
+    (target, "fast", "target/tokenizer.json target/tokenizer_config.json"),
+    (target, "fast", "target/special_tokens_map.json"),
+    (target, "bytes", "target/tokenizer_config.json"),
+    (target, "gpt", "target/config.json target/generation_config.json target/model.safetensors"),
+    (target, "gpt", "target/vocab.json target/merges.txt target/added_tokens.json"),
+    (target, "gpt", "target/special_tokens_map.json target/tokenizer_config.json"),
+    (of_ids("."), "native", "checkpoint_3/checkpoint checkpoint_3/target*query*/.zarray"),
+    (of_ids("."), "native", "checkpoint_3/target*query*/0.0"),
+    (of_ids("."), "ours", "checkpoint_3/checkpoint checkpoint_3/target*query*/0*"),
+    (of_ids("."), "single", "checkpoint_3"),
+    (of_ids("."), "orbax", "checkpoint_3/state/_METADATA checkpoint_3/state/manifest.ocdbt"),
+    (of_ids("."), "orbax", "checkpoint_3/state/**/d/* checkpoint_3/_CHECKPOINT_METADATA"),
+    (of_ids("."), "plain", "checkpoint_3/state/target*query*/.zarray"),
+    (of_ids("."), "plain", "checkpoint_3/state/target*query*/0*"),
+    (training_run, "run", "run/model.json run/checkpoints/3/params/_METADATA"),
+    (training_settings, "run", "run/run.json"),
+    (gin_file, "gin", "run.gin"),
+    (all_rows(lambda root: pairs_file("t", root, "test")), "texts", "test.tsv"),
+    (all_rows(lambda root: text_file(root / "texts.txt")), "texts", "texts.txt"),
+    (all_rows(lambda root: openings("o", root / "openings.txt", 2)), "texts", "openings.txt"),
+    (resumed, "decoded", "out/decodes.jsonl out/operative_config.gin"),
+    (resumed, "decoded", "out/results.json out/skipped.jsonl"),
+]
+KINDS = {
+    f"{good}: {file}": Kind(good, file, read)
+    for read, good, files in _FILES
+    for file in files.split()
+}

@@ -17,7 +17,7 @@ from fuzz_mutations import mutations
 from fuzz_readers import Changed
 
 pytest.importorskip("transformers", reason="makes tokenizers' files")
-FEW, MANY = 5, 56  # Mutations of a kind, of which each has 59 at least.
+FEW, MANY = 5, 56  # Mutations of a kind.
 LOADING, CHECKING = 20, 60  # Seconds. Checks have programs to compile.
 MEMORY = 24 * 2**30  # Bytes; a file that asks for more is to be refused before.
 
@@ -64,8 +64,7 @@ def outcomes(name, good, count, *, checked):
     data = path.read_bytes()
     yield outcome(name, good, path.relative_to(good), "nothing", data, checked)
     for mutation in mutations(data, kind.form, count, name):
-        changed = mutation.content()
-        yield outcome(name, good, path.relative_to(good), mutation.name, changed, checked)
+        yield outcome(name, good, path.relative_to(good), *mutation, checked)
 
 
 def outcome(name, good, file, mutation, data, checked):

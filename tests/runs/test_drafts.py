@@ -21,7 +21,7 @@ def ngrams(tiny):
     (tiny.root / "train.tsv").write_text("\n".join(lines) + "\n")
     build(
         tiny.root / "ngrams", files=TextFiles(str(tiny.root)), vocabulary_path=str(tiny.target),
-        vocab_size=pair.target.model.vocab_size, order=3, min_count=1,
+        vocab_size=pair.target.model.vocab_size, order=3,
     )  # fmt: skip
     return str(tiny.root / "ngrams")
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -52,5 +51,5 @@ def target_directory(once, data_directory, tiny_model):
 
 @pytest.fixture
 def validations(monkeypatch):
-    """A function of a module: the list of what each of its validations finds."""
-    return functools.partial(noted_validations, monkeypatch)
+    """The list of what each validation finds."""
+    return noted_validations(monkeypatch)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from run_tiny import recipe
 from tiny import changed
 
-from specdec.training import distill
+from specdec.training import distill, loop
 
 
 def distill_tiny(directory, data, model, target, **options):
@@ -25,13 +26,27 @@ def from_encoding(tiny_model):
     return changed(tiny_model, num_encoder_layers=0, encoding_width=tiny_model.d_model)
 
 
-def noted_validations(patch, module):
-    """A list to which each validation of a module's runs adds what it finds."""
-    results, per_token = [], module.per_token
+def noted_loop(patch, module) -> dict[str, Any]:
+    """What a module's recipe gives the loop, by name; nothing is trained."""
+    seen: dict[str, Any] = {}
+
+    def noted(figures, params, optimizer, training, validation, *_, frozen=None, **more):
+        means = loop.validation_means(figures, frozen, validation)
+        seen.update(figures=figures, params=params, frozen=frozen, training=training, means=means)
+        seen.update(more)
+        return params
+
+    patch.setattr(module, "run_loop", noted)
+    return seen
+
+
+def noted_validations(patch):
+    """A list to which each validation of a run adds what it finds."""
+    results, validation_means = [], loop.validation_means
 
     def noted(*args):
-        means = per_token(*args)
+        means = validation_means(*args)
         return lambda params: results.append(means(params)) or results[-1]
 
-    patch.setattr(module, "per_token", noted)
+    patch.setattr(loop, "validation_means", noted)
     return results

@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from distilling import distill_tiny, from_encoding
+from distilling import distill_tiny, from_encoding, noted_loop
 from run_tiny import recipe
 from slow import slow
 from tiny import changed
@@ -26,12 +26,11 @@ from specdec.training.train import first_params
 def test_a_distilled_draft_agrees_more_with_its_target(
     tmp_path, data_directory, tiny_model, target_directory, validations, starts
 ):
-    results = validations(distill)
     draft = changed(tiny_model, num_heads=1)
     if starts == "encoding":
         draft = from_encoding(draft)
     distill_tiny(tmp_path, data_directory, draft, target_directory, cross_entropy_weight=0.25)
-    first, last = results
+    first, last = validations
     assert last["loss"] < first["loss"]
     assert last["alpha"] > first["alpha"] > 0
     assert 0 < last["agreement"] <= 1
@@ -48,15 +47,14 @@ def test_a_draft_equal_to_its_target_has_alpha_1(
     config, params = load_params(target_directory)
     source = tmp_path / "exported"
     save_huggingface(source, config, params, target_directory / "spiece.model")
-    seen = {}
+    seen = noted_loop(monkeypatch, distill)
     monkeypatch.setattr(distill, "first_params", lambda *_: params)
-    monkeypatch.setattr(distill, "run_loop", lambda *args, **_: seen.update(evaluate=args[4]))
     distill.distill(
         tmp_path / "run", model=tiny_model,
         distillation=distill.DistillationOptions(str(source)),
         **{name: settings[name] for name in ("files", "batching", "optimizer", "loop")},
     )  # fmt: skip
-    found = seen["evaluate"](params)
+    found = seen["means"](params) | seen["measure"](params)
     blocks = [found.pop(f"tokens_a_block_t{temperature}") for temperature in (0, 1)]
     assert found == pytest.approx(
         {"loss": 0, "alpha": 1, "agreement": 1, "alpha_t0": 1, "alpha_t1": 1}, abs=1e-5
@@ -69,7 +67,7 @@ def test_generated_outputs_are_trained_on_beside_the_data(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch
 ):
     write_pairs(tmp_path / "generated.tsv", [("ant bee", "bee ant"), ("cat", "cat cat")])
-    monkeypatch.setattr(distill, "run_loop", lambda *args, **_: None)
+    noted_loop(monkeypatch, distill)
     distill_tiny(
         tmp_path / "run", data_directory, tiny_model, target_directory,
         generated_file=str(tmp_path / "generated.tsv"),
@@ -85,23 +83,22 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss, starts
 ):
     """With every token kept; what is kept in float16 is off by 2**-11 of itself."""
-    seen = []
-    monkeypatch.setattr(distill, "run_loop", lambda *args, **kwargs: seen.append((args, kwargs)))
+    seen = noted_loop(monkeypatch, distill)
     model = tiny_model if starts == "tokens" else from_encoding(tiny_model)
     distill_tiny(
         tmp_path / "run", data_directory, model, target_directory, loss=loss,
         scored_epochs=1, top=tiny_model.vocab_size,
     )  # fmt: skip
-    ((function, _, _, batches_from, *_), kwargs) = seen[0]
     draft = init_params(model, jax.random.key(5))
-    scored = next(batches_from(0, None))
+    scored = next(seen["training"].from_step(0))
     plain = TokenBatch(scored.inputs, scored.targets)
-    (once, counted), (late, exact) = (
-        function(draft, kwargs["frozen"], batch, jax.random.key(0)) for batch in (scored, plain)
+    once, late = (
+        seen["figures"](draft, seen["frozen"], batch, jax.random.key(0))
+        for batch in (scored, plain)
     )
-    assert late > 0.1
-    assert once == pytest.approx(float(late), rel=2e-3)
-    assert counted["alpha"] == pytest.approx(float(exact["alpha"]), rel=2e-3)
+    for name in ("loss", "alpha"):
+        assert late[name].total > 0.1 * late[name].count
+        assert once[name].total == pytest.approx(float(late[name].total), rel=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def target(tmp_path_factory, texts, model):
     options["loop"] = dataclasses.replace(options["loop"], total_steps=60, eval_every=30)
     options["optimizer"] = OptimizerOptions(peak_learning_rate=1e-1, warmup_steps=3)
     with pytest.MonkeyPatch.context() as patch:
-        found = noted_validations(patch, train)
+        found = noted_validations(patch)
         train.train(directory, model=model, **options)
     first, last = found
     assert last["loss"] < first["loss"] < 0.8 * np.log(model.vocab_size)
@@ -89,7 +89,7 @@ def test_validation_texts_begin_as_in_training(texts, model, monkeypatch):
 
     def decode_rows(_, packed, ids, *rest):
         seen.extend(ids)
-        return [[EOS] for _ in ids]
+        return [[EOS] for _ in ids], None
 
     monkeypatch.setattr(validation, "decode_rows", decode_rows)
     vocabulary = train.load_vocabulary(str(texts))
@@ -105,12 +105,12 @@ def test_a_dialog_is_trained_on_its_outputs(tmp_path, texts, model, capsys):
 
 def test_a_draft_is_distilled_from_its_target(tmp_path, texts, model, target, validations):
     draft = changed(model, d_model=8, d_ff=16, num_heads=1)
-    options, found = settings(texts), validations(distill)
+    options = settings(texts)
     del options["vocabulary_path"]
     options["loop"] = dataclasses.replace(options["loop"], total_steps=60, eval_every=30)
     options["distillation"] = distill.DistillationOptions(str(target))
     distill.distill(tmp_path, model=draft, **options)
-    first, last = found
+    first, last = validations
     assert last["alpha"] > first["alpha"]
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from distilling import noted_loop
 from run_tiny import recipe
 from slow import slow
 from tiny import changed
@@ -48,26 +49,18 @@ def log_softmax(logits):
 def test_the_loss_is_the_drift_and_the_weighted_total_variation(
     tmp_path, data_directory, target_directory, draft_directory, monkeypatch
 ):
-    class Seen(Exception):
-        pass
-
-    def stop(loss_function, params, optimizer, batches_from, *_, frozen, pad_id):
-        seen.update(function=loss_function, params=params, batches=batches_from, frozen=frozen)
-        raise Seen
-
-    seen = {}
-    monkeypatch.setattr(mutual, "run_loop", stop)
+    seen = noted_loop(monkeypatch, mutual)
     config, before = load_params(target_directory)
     draft_config = load_params(draft_directory)[0]
-    with pytest.raises(Seen):
-        learn(
-            tmp_path / "run", data_directory, target_directory, draft_directory,
-            agreement_weight=3.0, top=config.vocab_size,
-        )  # fmt: skip
-    assert not (tmp_path / "run" / "target").exists()
-    batch = next(seen["batches"](0, None))
+    learn(
+        tmp_path / "run", data_directory, target_directory, draft_directory,
+        agreement_weight=3.0, top=config.vocab_size,
+    )  # fmt: skip
+    batch = next(seen["training"].from_step(0))
     moved = jax.tree.map(lambda x: 1.1 * x, seen["params"])
-    loss, metrics = seen["function"](moved, seen["frozen"], batch, jax.random.key(0))
+    figures = seen["figures"](moved, seen["frozen"], batch, jax.random.key(0))
+    metrics = {name: each.total / each.count for name, each in figures.items()}
+    loss = seen["loss"](metrics)
 
     def target(decoder):
         params = {"params": before | {"decoder": decoder}}
@@ -95,7 +88,7 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
 def test_target_and_draft_learn_to_agree(
     tmp_path, data_directory, target_directory, draft_directory, validations
 ):
-    results, run = validations(mutual), tmp_path / "run"
+    results, run = validations, tmp_path / "run"
     before = load_params(target_directory)[1]
     arguments = (data_directory, target_directory, draft_directory)
     learned = learn(run, *arguments, agreement_weight=4.0)

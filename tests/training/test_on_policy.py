@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import jax
 import numpy as np
@@ -12,10 +11,10 @@ from tiny import TINY_GPT, changed, random_params
 
 from specdec.checkpoints import architectures
 from specdec.models.transformer.network import init_params
-from specdec.training import distill, on_policy, teacher_forcing
+from specdec.training import on_policy, teacher_forcing
 from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params
-from specdec.training.on_policy import OnPolicy, OnPolicyBatches, generator
+from specdec.training.on_policy import OnPolicy, generator
 from specdec.training.train import apply
 
 
@@ -25,42 +24,17 @@ def batches(count=40):
     return Batches(pairs, BatchingOptions(32, (8,)))
 
 
-def marked(params, batch, step):
-    """A batch whose targets are the parameters and the step that it was made with."""
-    return TokenBatch(batch.inputs, np.full_like(batch.targets, 100 * params + step))
+def test_a_share_of_the_batches_has_the_drafts_outputs(tiny_model, monkeypatch):
+    def sevens(engine, params, ids, *_):
+        return [np.array([7]) for _ in ids], None
 
-
-def numbers(source, step, current, count):
-    return [b.targets[0, 0] for b in itertools.islice(source.from_step(step, current), count)]
-
-
-def test_outputs_are_those_of_the_draft_at_the_last_refresh(tmp_path):
-    ages = iter(range(1, 100))
-    source = OnPolicyBatches(tmp_path, batches(), OnPolicy(refresh_every=3), marked, 0)
-    found = numbers(source, 0, lambda: next(ages), 8)
-    assert found == [100, 101, 102, 203, 204, 205, 306, 307]
-
-
-def test_a_share_keeps_the_outputs_of_the_data(tmp_path):
-    source = OnPolicyBatches(tmp_path, batches(), OnPolicy(0.25, 10), marked, 3)
-    found = numbers(source, 0, lambda: 1, 400)
-    own = [n for n, value in enumerate(found) if value == 100 + n]
-    assert {value for n, value in enumerate(found) if n not in own} == {5}
+    monkeypatch.setattr(on_policy, "decode_rows", sevens)
+    params, batch = init_params(tiny_model, jax.random.key(1)), next(batches().from_step(0))
+    generate = generator(tiny_model, OnPolicy(0.25), 3, (tiny_model, params))
+    made = [generate(params, batch, step) for step in range(400)]
+    own = [each for each in made if each is not batch]
     assert 70 <= len(own) <= 130  # 100 of 400; the seed is fixed.
-
-
-def test_a_run_that_was_stopped_goes_on_with_the_same_outputs(tmp_path):
-    options = OnPolicy(0.5, refresh_every=4)
-    first = OnPolicyBatches(tmp_path, batches(), options, marked, 0)
-    whole = list(itertools.islice(first.from_step(0, lambda: 1), 8))
-
-    def never(*_):
-        raise AssertionError("generated again")
-
-    again = OnPolicyBatches(tmp_path, batches(), options, never, 0)
-    for step in (0, 3, 6):
-        for there, here in zip(whole[step:], again.from_step(step, never), strict=False):
-            jax.tree.map(np.testing.assert_array_equal, here, there)
+    assert all(np.all(each.targets[:, 0] == 7) for each in own)
 
 
 def greedy_along(config, params, batch):
@@ -123,14 +97,11 @@ def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
 def test_a_draft_learns_from_its_own_outputs(
     tmp_path, data_directory, tiny_model, target_directory, validations
 ):
-    results = validations(distill)
     draft = from_encoding(changed(tiny_model, num_heads=1))
     distill_tiny(
         tmp_path, data_directory, draft, target_directory, loss="negative_log_acceptance",
-        on_policy=OnPolicy(0.5, refresh_every=10),
+        on_policy=OnPolicy(0.5),
     )  # fmt: skip
-    first, last = results
+    first, last = validations
     assert last["alpha"] > first["alpha"] > 0
-    kept = sorted(path.name for path in (tmp_path / on_policy.DIRECTORY).iterdir())
-    assert kept == ["0.npz", "10.npz", "20.npz", "30.npz"]
     assert load_params(tmp_path)[0] == draft

@@ -90,7 +90,7 @@ def test_a_run_stopped_while_scoring_scores_anew(tmp_path, params):
 
     with pytest.raises(KeyboardInterrupt):
         scored(tmp_path, params, function=failing)
-    assert not list(tmp_path.glob("*.npy"))
+    assert not list(tmp_path.glob("scored/*.safetensors"))
     again = next(scored(tmp_path, params).from_step(0))
     elsewhere = next(scored(tmp_path / "new", params).from_step(0))
     np.testing.assert_array_equal(again.tokens, elsewhere.tokens)

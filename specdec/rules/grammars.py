@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.rules.automata import eos_of
-from specdec.rules.base import OpenRule, RowStart, RuleTarget
+from specdec.rules.base import OpenRule, RowStart, RuleTarget, cut
 from specdec.rules.edges import Edges, edges_of
-from specdec.rules.expressions import ByteAutomaton, asked, automaton_of, cut, library, named
+from specdec.rules.expressions import ByteAutomaton, asked, automaton_of, library, named
 from specdec.rules.fronts import Fronts, Left, fronts_of
 from specdec.rules.spelling import Spelling, check_followed
 from specdec.types import AnyArray

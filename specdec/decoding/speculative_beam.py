@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
-from specdec.core.theory_beams import levels_per_call
+from specdec.core.theory import levels_per_call
 from specdec.core.topology import MOST_NODES
 from specdec.decoding import beam_rules
 from specdec.decoding.batch_decoder import LoopDecoder

@@ -1,7 +1,7 @@
 """Speculative beams or plain ones: beam search for :mod:`specdec.measure.chooser`.
 
 A search with the most levels shows how many of them calls advance. Searches of plain beams in calls
-of as many tokens show v, and the difference c (:mod:`specdec.core.theory_beams`).
+of as many tokens show v, and the difference c (:mod:`specdec.core.theory`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from specdec.core.theory_beams import beam_speedup, levels_per_call
+from specdec.core.theory import block_speedup, levels_per_call
 from specdec.core.topology import MOST_NODES
 from specdec.decoding.batches import Batch
 from specdec.decoding.beam import BeamDecoder
@@ -73,7 +73,7 @@ class BeamSpace:
         for gamma in self._gammas:
             v = float(np.interp(self._fast(gamma).engine.nodes, sizes, [1.0, verify]))
             tokens = levels_per_call(shares, gamma)
-            speedup = beam_speedup(tokens, gamma, cost, v)
+            speedup = block_speedup(tokens, gamma, cost, v)
             candidates.append(Candidate(Chain(gamma), tokens, speedup))
         candidates.sort(key=lambda each: -(each.predicted or 0.0))
         return Estimate(shares, cost, {last: verify}, candidates, note)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.core.theory_beams import beam_speedup
+from specdec.core.theory import block_speedup
 from specdec.decoding.batches import Batch, commonest
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.speculative_beam import SpeculativeBeamDecoder
@@ -51,6 +51,6 @@ def measure(
         spread["measured_speedup"] = dataclasses.asdict(speedup)
         found |= {
             "cost_ratio": cost, "verify_ratio": verify, "measured_speedup": speedup.median,
-            "predicted_speedup_whole": beam_speedup(levels, gamma, cost, verify),
+            "predicted_speedup_whole": block_speedup(levels, gamma, cost, verify),
         }  # fmt: skip
     return found | {"spread": spread}

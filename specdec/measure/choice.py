@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from specdec.core.arguments import positive, real, whole
 from specdec.core.fields import Above0, Real, checked
 from specdec.core.files import read_object, write_json
-from specdec.core.theory_beams import levels_per_call
+from specdec.core.theory import levels_per_call
 from specdec.decoding.options import AutoName
 from specdec.drafters.shape import Chain, Shape, Tree
 

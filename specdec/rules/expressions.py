@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from specdec.rules.base import Rule, cut
-from specdec.rules.readers import FOUND, WHITESPACE, Search, Utf8, explored
+from specdec.rules.readers import FOUND, WHITESPACE, Search, Utf8, explored, least
 from specdec.rules.spelling import Finish
 
 # Of one {n}: outlines-core makes all of their states before it gives any.
@@ -74,18 +74,19 @@ def automaton_of(rule: Rule, pattern: str, finish: Finish) -> ByteAutomaton:
         steps[numbers[state], list(following)] = [numbers[to] for to in following.values()]
     accepting = np.zeros((len(edges), 1), bool)
     accepting[[numbers[state] for state in index.get_final_states()]] = True
-    shown, ends = _shown(finish)
-    begin = int(steps[numbers[index.get_initial_state()], 0]) * len(shown)
+    shown, ends, first = _shown(finish)
+    begin = int(steps[numbers[index.get_initial_state()], 0]) * len(shown) + first
     return ByteAutomaton(steps, shown, begin, (accepting & ends).reshape(-1))
 
 
-def _shown(finish: Finish) -> tuple[np.ndarray, np.ndarray]:
+def _shown(finish: Finish) -> tuple[np.ndarray, np.ndarray, int]:
     """An automaton over the bytes of texts that are shown as they are.
 
     These have nothing that is replaced, and do not end in whitespace where that is stripped.
 
     Returns:
-      [N, 256] the state behind each byte, -1 where no text goes on so; and [N] whether it may end.
+      [N, 256] the state behind each byte, -1 where no text goes on so; [N] whether it may end; and
+      the first state.
     """
     replaced = Search(old for old, _ in finish.replaces)
     utf8 = Utf8("".join(replaced.strings) + WHITESPACE * finish.strips)
@@ -99,8 +100,10 @@ def _shown(finish: Finish) -> tuple[np.ndarray, np.ndarray]:
 
     states, steps = explored([("", b"", False)], after, utf8.letters)
     never = np.array([held is FOUND for held, _, _ in states])
-    ends = np.array([not space for _, _, space in states])
-    return np.where(never[steps], -1, steps)[:, utf8.kinds[:256]], ends
+    spaces = np.array([space for _, _, space in states])
+    classes, some = least(steps, 2 * never + spaces)
+    steps = np.where(never[steps], -1, classes[steps])[some]
+    return steps[:, utf8.kinds[:256]], ~spaces[some], int(classes[0])
 
 
 def library(name: str) -> Any:

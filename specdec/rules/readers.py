@@ -232,7 +232,9 @@ def finder_of(strings: Sequence[str], spelling: Spelling) -> Least:
       TooManyStates: the strings are too many.
     """
     finish = spelling.finish
-    known = {letter for text in [*strings, *sum(finish.replaces, ())] for letter in text}
+    known = {*"".join(strings)}
+    for old, new in finish.replaces:
+        known |= {*old, *new}
     if finish.strips:
         known |= {*WHITESPACE}
     letters = [*sorted(known), UNKNOWN]

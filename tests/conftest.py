@@ -10,7 +10,6 @@ from pathlib import Path
 
 import array_annotations
 import pytest
-from jaxtyping import config
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -73,14 +72,6 @@ def once():
         return path
 
     return directory
-
-
-@pytest.fixture
-def own_errors():
-    """Arrays go unchecked: for what a function itself says about a wrong shape."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")

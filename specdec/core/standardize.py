@@ -67,7 +67,7 @@ def _lowest_kept(
     return jax.lax.fori_loop(0, 32 // bits, narrow, low)
 
 
-def warped_parts(
+def _warped_parts(
     logits: Float[Array, "*shape v"], sampling: Sampling
 ) -> tuple[Float[Array, "*shape v"], Float[Array, "*shape 1"]]:
     """Unnormalised probabilities after temperature and the cuts, and their sum.
@@ -81,12 +81,7 @@ def warped_parts(
     Args:
       logits: [..., V], any float dtype; computed in float32.
       sampling: not greedy. Its numbers may be traced.
-
-    Raises:
-      ValueError: if ``sampling`` is greedy.
     """
-    if sampling.greedy:
-        raise ValueError("Sampling needs a positive temperature; argmax is standardize()'s.")
     # Kept in memory: computed again it could be rounded otherwise, and what is compared with itself
     # below be left out. For the same reason it is logits that are compared, not what is made of
     # them; temperature leaves their order alone.
@@ -161,7 +156,7 @@ def standardize(
         # Logits that are computed again for this sum may differ from their own maximum by rounding.
         best = jnp.arange(logits.shape[-1]) == tokens[..., None]
         return PointMass(tokens, jnp.where(best, 1.0, relative))
-    weights, total = warped_parts(logits, sampling)
+    weights, total = _warped_parts(logits, sampling)
     return weights / total
 
 

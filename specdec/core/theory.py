@@ -10,6 +10,7 @@ Everything raises ValueError for alpha outside [0, 1], a negative gamma or negat
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -48,6 +49,20 @@ def block_speedup(tokens: float, guesses: float, cost_ratio: float, verify_ratio
     if not time > 0:
         raise ValueError(f"A block's time, guesses c + v, must be > 0, got {time}.")
     return tokens / time
+
+
+def levels_per_call(counts: Sequence[float], gamma: int) -> float:
+    """Levels that a call of speculative beams advances with gamma levels of guesses.
+
+    sum_n counts[n] min(n, gamma + 1) / sum_n counts[n]. Plain beams advance one, so it is the
+    ``tokens`` of :func:`block_speedup` over them. Source: the paper's appendix A.4, which has no
+    formula; this is Equation 1 for levels.
+
+    Args:
+      counts: calls that advanced 0, 1, ... levels, or their shares, measured with at least gamma
+        levels. With fewer the next block would begin earlier, which this leaves out.
+    """
+    return sum(n * min(level, gamma + 1) for level, n in enumerate(counts)) / sum(counts)
 
 
 def alpha_of_blocks(tokens: float, gamma: int) -> float:

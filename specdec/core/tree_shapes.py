@@ -25,27 +25,21 @@ def best_parents(by_rank: Sequence[float], nodes: int, depth: int) -> tuple[int,
       by_rank: p_1, p_2, ...; as many as a position may have guesses.
       nodes: N, at least 1; fewer where there are no more within ``depth``.
       depth: D, at least 1.
-
-    Raises:
-      ValueError: no rank, p outside [0, 1], p that sum to more than 1 or rise, or nodes or depth
-        below 1.
     """
-    p = _checked(by_rank)
-    if nodes < 1 or depth < 1:
-        raise ValueError(f"nodes and depth must be at least 1, got {nodes} and {depth}.")
     order = itertools.count()
     # (minus score, tie-breaker, level, parent's number, rank)
-    waiting = [(-p[0], next(order), 0, -1, 0)]
+    waiting = [(-by_rank[0], next(order), 0, -1, 0)]
     found: list[tuple[int, int]] = []  # Level and parent's number.
     while waiting and len(found) < nodes:
         score, _, level, parent, rank = heapq.heappop(waiting)
         number = len(found)
         found.append((level, parent))
-        if rank + 1 < len(p):
-            sibling = score / p[rank] * p[rank + 1] if p[rank] else 0.0
+        if rank + 1 < len(by_rank):
+            p, following = by_rank[rank : rank + 2]
+            sibling = score / p * following if p else 0.0
             heapq.heappush(waiting, (sibling, next(order), level, parent, rank + 1))
         if level + 1 < depth:
-            heapq.heappush(waiting, (score * p[0], next(order), level + 1, number, 0))
+            heapq.heappush(waiting, (score * by_rank[0], next(order), level + 1, number, 0))
     # In the order of levels, siblings in the order of ranks.
     by_level = sorted(range(len(found)), key=lambda number: (found[number][0], number))
     index = {number: i for i, number in enumerate(by_level)}
@@ -57,29 +51,15 @@ def expected_tokens(by_rank: Sequence[float], parents: Sequence[int]) -> float:
 
     Of a chain with p_1 = alpha this is Equation 1 of Leviathan et al. 2023. Ranks without a p are
     of score 0.
-
-    Raises:
-      ValueError: as :func:`best_parents`.
     """
-    p = _checked(by_rank)
     scores: list[float] = []
     for i, parent in enumerate(parents):
         rank = list(parents[:i]).count(parent)
         above = 1.0 if parent < 0 else scores[parent]
-        scores.append(above * (p[rank] if rank < len(p) else 0.0))
+        scores.append(above * (by_rank[rank] if rank < len(by_rank) else 0.0))
     return 1.0 + sum(scores)
 
 
 def falling(by_rank: Sequence[float] | np.ndarray) -> tuple[float, ...]:
     """Measured p, lowered where it rises by chance, as :func:`best_parents` needs it."""
     return tuple(float(x) for x in np.minimum.accumulate(np.asarray(by_rank, np.float64)))
-
-
-def _checked(by_rank: Sequence[float]) -> list[float]:
-    p = [float(each) for each in by_rank]
-    in_range = all(0 <= each <= 1 for each in p) and sum(p) <= 1 + 1e-6
-    if not p or not in_range or p != sorted(p, reverse=True):
-        raise ValueError(
-            f"by_rank must be probabilities that do not rise and sum to at most 1, got {by_rank}."
-        )
-    return p

@@ -1,7 +1,7 @@
 """Speculative beams or plain ones: beam search for :mod:`specdec.measure.chooser`.
 
 A search with the most levels shows how many of them calls advance. Searches of plain beams in calls
-of as many tokens show v, and the difference c (:mod:`specdec.core.theory_beams`).
+of as many tokens show v, and the difference c (:mod:`specdec.core.theory`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.core.theory_beams import beam_speedup, levels_per_call
+from specdec.core.theory import block_speedup, levels_per_call
 from specdec.core.topology import MOST_NODES
 from specdec.decoding.beam_blocks import BeamEngine
 from specdec.decoding.build import build_search
@@ -81,7 +81,7 @@ class BeamSpace:
             nodes = self.decoder(Chain(gamma)).engine.nodes
             v = float(np.interp(nodes, sizes, [1.0, verify]))
             tokens = levels_per_call(shares, gamma)
-            speedup = beam_speedup(tokens, gamma, cost, v)
+            speedup = block_speedup(tokens, gamma, cost, v)
             candidates.append(Candidate(Chain(gamma), tokens, speedup))
         candidates.sort(key=lambda each: -(each.predicted or 0.0))
         return Choice("beams", None, shares, cost, {last: verify}, tuple(candidates), note)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.core.files import read_object, write_json
-from specdec.core.theory_beams import levels_per_call
+from specdec.core.theory import levels_per_call
 from specdec.decoding.options import AutoName
 from specdec.drafters.shape import Chain, Shape, Tree
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
-from specdec.core.theory_beams import beam_speedup
+from specdec.core.theory import block_speedup
 from specdec.data.tasks import Metrics
 from specdec.measure.kept_rows import Row
 from specdec.measure.quality import Quality, TaskQuality
@@ -116,7 +116,7 @@ def _predicted(stats: RunStats, speed: Speed | None, levels: float | None) -> di
         return found
     if levels is not None:
         c, v = speed.cost_ratio.median, speed.verify_ratio.median
-        return found | {"predicted_speedup_whole": beam_speedup(levels, stats.gamma, c, v)}
+        return found | {"predicted_speedup_whole": block_speedup(levels, stats.gamma, c, v)}
     prediction = predict(stats, speed)
     if stats.proposed < stats.gamma * stats.target_calls:
         # Not all blocks have gamma guesses, so only the counted ones count.

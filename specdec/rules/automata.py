@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -90,9 +89,6 @@ class Automaton:
         accepting = frozenset(
             whole("each of Automaton.accepting", each, 0, MOST_STATES) for each in self.accepting
         )
-        self._set(edges, accepting)
-
-    def _set(self, edges: Any, accepting: Any) -> None:
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "accepting", accepting)
 

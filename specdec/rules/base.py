@@ -24,10 +24,11 @@ from specdec.core.arguments import whole
 from specdec.core.pytrees import pytree, static_field
 from specdec.core.reductions import max_last
 from specdec.core.residuals import take_position
-from specdec.core.topology import AnyTopology, Topology
-from specdec.rules.spelling import Spelling
+from specdec.core.topology import AnyTopology
+from specdec.rules.spelling import Words
 from specdec.types import AnyArray, Prompt, RuleStates
 
+_LONGEST = 160  # Characters of what is quoted in a message.
 RuleState = Any  # Of one rule: a pytree of arrays.
 # RuleStates: a tuple with one for each rule, leaves [B, ...]; () without rules.
 
@@ -63,22 +64,6 @@ class OpenRule(Protocol):
 
     def advance(self, state: RuleState, token: Int[Array, ""]) -> RuleState:
         """The state one token on. Tokens may also be such that it would not have allowed."""
-        ...
-
-
-class Words(Protocol):
-    """A vocabulary, as rules need it: text to tokens and back."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without EOS."""
-        ...
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of token ids."""
-        ...
-
-    def spelling(self, size: int) -> Spelling:
-        """Spelling of the first ``size`` token ids; some may be past the vocabulary's end."""
         ...
 
 
@@ -165,26 +150,19 @@ class OwnRule:
     Its fields are static: they are part of the program. It is checked when it is opened.
     """
 
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        jax.tree_util.register_static(cls)
+
     def open(self, target: RuleTarget) -> OpenRule:
-        """The rule for a target."""
+        """The rule for a target: this one."""
         del target
-        return Own(self)
+        return self  # pyright: ignore[reportReturnType]
 
 
-@pytree
-class Own:
-    """A rule that a user wrote, opened."""
-
-    rule: Any = static_field()
-
-    def init(self, row: RowStart) -> RuleState:
-        return self.rule.init(row)
-
-    def allow(self, state: RuleState, logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        return self.rule.allow(state, logits)
-
-    def advance(self, state: RuleState, token: Int[Array, ""]) -> RuleState:
-        return self.rule.advance(state, token)
+def cut(text: str) -> str:
+    """A text short enough for a message."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 Rules = tuple[OpenRule, ...]
@@ -310,40 +288,18 @@ def at_nodes(
             return state, state
 
         _, behind = jax.lax.scan(step, states, tokens.T)
-        return jax.tree.map(
-            lambda first, rest: jnp.concatenate([first, jnp.moveaxis(rest, 0, 1)], axis=1),
-            root, behind,
-        )  # fmt: skip
-    if isinstance(topology, Topology):
-        return _by_levels(rules, root, tokens, topology)
+        return _joined(root, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), behind))
     # Behind pass i all nodes of the first i levels are right, for their parents were before.
-    parents = topology.parents + 1
-    size = tokens.shape[1]
-    found = jax.tree.map(lambda leaf: jnp.repeat(leaf, size + 1, axis=1), root)
+    parents = jnp.broadcast_to(jnp.asarray(topology.parents) + 1, tokens.shape)
+    found = jax.tree.map(lambda leaf: jnp.repeat(leaf, tokens.shape[1] + 1, axis=1), root)
     for _ in range(topology.depth):
         behind = advanced(rules, taken(found, parents), tokens)
-        found = _joined([root, behind])
+        found = _joined(root, behind)
     return found
 
 
-def _by_levels(
-    rules: Rules, root: RuleStates, tokens: Int[Array, "b n"], topology: Topology
-) -> RuleStates:
-    depths, parents = topology.depths(), np.array(topology.parents)
-    # Of each node, where it is among those found so far; the root is first.
-    places = np.zeros(topology.size + 1, np.int32)
-    levels, above = [root], np.array([-1])
-    for level in range(topology.depth):
-        nodes = np.flatnonzero(depths == level)
-        places[nodes + 1] = 1 + np.sum(depths < level) + np.arange(len(nodes))
-        before = at(levels[-1], np.searchsorted(above, parents[nodes]))
-        levels.append(advanced(rules, before, tokens[:, nodes]))
-        above = nodes
-    return at(_joined(levels), places)
-
-
-def _joined(parts: Sequence[RuleStates]) -> RuleStates:
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *parts)
+def _joined(root: RuleStates, behind: RuleStates) -> RuleStates:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), root, behind)
 
 
 def _mapped(function: Callable[..., Any], axes: int) -> Callable[..., Any]:

@@ -10,32 +10,43 @@ from typing import Any
 
 import numpy as np
 
-from specdec.rules.base import Rule
-from specdec.rules.characters import characters_of
-from specdec.rules.finders import WHITESPACE, searching
+from specdec.rules.base import Rule, cut
+from specdec.rules.readers import FOUND, WHITESPACE, Search, Utf8, explored, least
 from specdec.rules.spelling import Finish
 
 # Of one {n}: outlines-core makes all of their states before it gives any.
 MOST_REPETITIONS = 10_000
 _REPETITION = re.compile(r"(?<!\\)(?:\\\\)*\{([0-9]*),?([0-9]*)\}")
-_LONGEST = 200  # Characters of an expression, and of what is said of it, in a message.
 
 
 @dataclasses.dataclass(frozen=True)
 class ByteAutomaton:
-    """An automaton over bytes.
+    """An automaton over bytes: what is matched and, beside it, what no text shows.
+
+    A state is one of both together.
 
     Attributes:
-      states: S; they are 0, 1, 2, ...
-      begin: the first one.
-      accepting: [S].
-      step: (states, bytes) -> the states behind them, -1 where no text goes on so.
+      matched: [M, 257] the state behind each byte, -1 where no text goes on so.
+      shown: [N, 256] the same.
+      begin: the first state.
+      accepting: [M N].
     """
 
-    states: int
+    matched: np.ndarray
+    shown: np.ndarray
     begin: int
     accepting: np.ndarray
-    step: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    @property
+    def states(self) -> int:
+        """How many states there are: 0, 1, 2, ..."""
+        return len(self.accepting)
+
+    def step(self, states: np.ndarray, letters: np.ndarray) -> np.ndarray:
+        """The states behind bytes, -1 where no text goes on so."""
+        one, other = np.divmod(states, len(self.shown))
+        one, other = self.matched[one, letters], self.shown[other, letters]
+        return np.where((one < 0) | (other < 0), -1, one * len(self.shown) + other)
 
 
 def automaton_of(rule: Rule, pattern: str, finish: Finish) -> ByteAutomaton:
@@ -58,43 +69,41 @@ def automaton_of(rule: Rule, pattern: str, finish: Finish) -> ByteAutomaton:
     index = asked(rule, core.Index, rf"\x00(?:{pattern})\z", alphabet)
     edges = index.get_transitions()
     numbers = {state: i for i, state in enumerate(edges)}
-    steps = np.full((len(edges), 257), -1)
+    steps = np.full((len(edges), 257), -1)  # The last is EOS.
     for state, following in edges.items():
         steps[numbers[state], list(following)] = [numbers[to] for to in following.values()]
-    accepting = np.zeros(len(edges), bool)
+    accepting = np.zeros((len(edges), 1), bool)
     accepting[[numbers[state] for state in index.get_final_states()]] = True
-    # A text without what is replaced is shown as it is.
-    words = [list(old.encode("utf-8")) for old, _ in finish.replaces]
-    cleaned = searching(words, 256).steps
-    pairs, endings, ends_in_space = len(cleaned), *_endings(finish.strips)
-    count = len(endings)
-
-    def step(states: np.ndarray, letters: np.ndarray) -> np.ndarray:
-        both, ending = np.divmod(states, count)
-        behind, seen = steps[both // pairs, letters], cleaned[both % pairs, letters]
-        after = (behind * pairs + seen) * count + endings[ending, letters]
-        return np.where((behind < 0) | (seen == pairs - 1), -1, after)
-
-    begin = steps[numbers[index.get_initial_state()], 0] * pairs * count
-    accepting = np.repeat(accepting, pairs)[:, None] & ~ends_in_space
-    return ByteAutomaton(len(edges) * pairs * count, int(begin), accepting.reshape(-1), step)
+    shown, ends, first = _shown(finish)
+    begin = int(steps[numbers[index.get_initial_state()], 0]) * len(shown) + first
+    return ByteAutomaton(steps, shown, begin, (accepting & ends).reshape(-1))
 
 
-def _endings(strips: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An automaton over bytes that finds what is stripped from a text's end: whitespace.
+def _shown(finish: Finish) -> tuple[np.ndarray, np.ndarray, int]:
+    """An automaton over the bytes of texts that are shown as they are.
+
+    These have nothing that is replaced, and do not end in whitespace where that is stripped.
 
     Returns:
-      [E, 256] the state behind each byte, and [E] whether the text then ends in whitespace. One
-      state without any, where nothing strips.
+      [N, 256] the state behind each byte, -1 where no text goes on so; [N] whether it may end; and
+      the first state.
     """
-    if not strips:
-        return np.zeros((1, 256), np.int64), np.zeros(1, bool)
-    letters = {chr(code): 0 for code in WHITESPACE}
-    characters = characters_of(letters, 1)
-    states = len(characters.begun)
-    kinds = characters.kinds[:256]
-    behind = characters.following[:, kinds] + states * (characters.letters[:, kinds] == 0)
-    return np.tile(behind, (2, 1)), np.arange(2 * states) == states
+    replaced = Search(old for old, _ in finish.replaces)
+    utf8 = Utf8("".join(replaced.strings) + WHITESPACE * finish.strips)
+
+    def after(state: tuple[str, bytes, bool], byte: int) -> tuple[str, bytes, bool]:
+        held, pending, space = state
+        text, pending = utf8.decoded(pending, byte)
+        for letter in text:
+            held, space = replaced.after(held, letter), finish.strips and letter.isspace()
+        return held, pending, space
+
+    states, steps = explored([("", b"", False)], after, utf8.letters)
+    never = np.array([held is FOUND for held, _, _ in states])
+    spaces = np.array([space for _, _, space in states])
+    classes, some = least(steps, 2 * never + spaces)
+    steps = np.where(never[steps], -1, classes[steps])[some]
+    return steps[:, utf8.kinds[:256]], ~spaces[some], int(classes[0])
 
 
 def library(name: str) -> Any:
@@ -125,8 +134,3 @@ def asked(rule: Rule, function: Callable[..., Any], *args: Any) -> Any:
 def named(rule: Rule) -> str:
     """The rule as messages have it."""
     return cut(repr(rule))
-
-
-def cut(text: str) -> str:
-    """A text short enough for a message."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,8 +1,8 @@
-"""Automata over the text in front of an output, and whole pieces through an automaton."""
+"""Automata over the text in front of an output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import RowStart, RuleTarget
-from specdec.rules.characters import CUT, characters_of
-from specdec.rules.finders import WHITESPACE, least
+from specdec.rules.readers import CUT, WHITESPACE, Utf8, explored, least, walked, whole
 from specdec.rules.spelling import Spelling
 from specdec.types import AnyArray
 
@@ -71,8 +70,7 @@ def fronts_of(
     """
     left, steps = _left(spelling, known)
     starts = np.array([start(each) for each in left])
-    kinds = least(steps, starts)
-    some = np.unique(kinds, return_index=True)[1]
+    kinds, some = least(steps, starts)
     steps, starts, begin = kinds[steps[some]], starts[some], int(kinds[0])
     following = walked(steps, spelling.pieces, spelling.apart)
     if spelling.first is not spelling.pieces:  # One more state: before a first token.
@@ -89,58 +87,24 @@ def fronts_of(
 
 def _left(spelling: Spelling, known: str) -> tuple[list[Left], np.ndarray]:
     """Texts that may be left, and the automaton over bytes that finds them; [S], and [S, 257]."""
-    finish, dropped = spelling.finish, spelling.broken == "dropped"
-    spaces = [*map(chr, WHITESPACE)] if finish.strips else []
-    letters = {each: i for i, each in enumerate(dict.fromkeys([*spaces, *known]))}
-    characters = characters_of(letters, len(letters))
-    torn, cut = len(characters.begun), characters.kinds[CUT]  # A state more: of a torn run.
+    strips, dropped = spelling.finish.strips, spelling.broken == "dropped"
+    utf8 = Utf8(known + WHITESPACE if strips else known)
 
-    def after(text: bool, begun: int, kind: int) -> tuple[bool, int]:
-        if begun == torn:
-            return True, 0 if kind == cut else torn
-        letter, broken = characters.letters[begun, kind], characters.broken[begun, kind]
-        text = text or letter >= len(spaces) or bool(broken and not dropped)
-        tears = spelling.broken == "run" and broken and kind != cut
-        return text, torn if tears else int(characters.following[begun, kind])
+    def after(left: Left, byte: int) -> Left:
+        text, pending, torn = left
+        if torn:
+            return True, b"", byte != CUT
+        letters, pending = utf8.decoded(pending, byte)
+        shown = whole(letters) if dropped else letters
+        text = text or bool(shown.strip() if strips else shown)
+        if spelling.broken == "run" and letters != whole(letters) and byte != CUT:
+            return text, b"", True
+        return text, pending, False
 
     # Without stripping nothing depends on whether there is text, but for first tokens.
-    states = [(not finish.strips, 0)]
-    numbers, steps = {states[0]: 0}, []
-    for state in states:
-        row = [after(*state, kind) for kind in range(characters.following.shape[1])]
-        for each in row:
-            if each not in numbers:
-                numbers[each] = len(states)
-                states.append(each)
-        steps.append([numbers[each] for each in row])
+    states, steps = explored([(not strips, b"", False)], after, utf8.letters)
+    # Bytes that are shown as U+FFFD are text.
     left = [
-        # Bytes that are shown as U+FFFD are text.
-        (text or (begun > 0 and not dropped), b"" if begun == torn else characters.begun[begun],
-         begun == torn)
-        for text, begun in states
-    ]  # fmt: skip
-    return left, np.array(steps)[:, characters.kinds]
-
-
-def walked(
-    steps: np.ndarray, pieces: Sequence[bytes], apart: np.ndarray, starts: np.ndarray | None = None
-) -> np.ndarray:
-    """[S, V] the states behind whole pieces; of tokens without a piece those before them.
-
-    Args:
-      steps: [S, 257] of an automaton over bytes and :data:`CUT`.
-      pieces: [V].
-      apart: [V] see :class:`Spelling`.
-      starts: the states to begin with; None for all.
-    """
-    begin = np.arange(len(steps)) if starts is None else starts
-    table = np.repeat(begin.astype(np.int32)[:, None], len(pieces), axis=1)
-    lengths = np.array([*map(len, pieces)])
-    for length in sorted({*lengths.tolist()}):
-        tokens = np.flatnonzero((lengths == length) & (apart | (length > 0)))
-        cut, spelt = apart[tokens], b"".join(pieces[token] for token in tokens.tolist())
-        state = np.where(cut, steps[begin, CUT][:, None], begin[:, None])
-        for column in np.frombuffer(spelt, np.uint8).reshape(len(tokens), length).T:
-            state = steps[state, column]
-        table[:, tokens] = np.where(cut, steps[state, CUT], state)
-    return table
+        (text or (pending != b"" and not dropped), pending, torn) for text, pending, torn in states
+    ]
+    return left, steps[:, utf8.kinds]

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.rules.automata import eos_of
-from specdec.rules.base import OpenRule, RowStart, RuleTarget
+from specdec.rules.base import OpenRule, RowStart, RuleTarget, cut
 from specdec.rules.edges import Edges, edges_of
-from specdec.rules.expressions import ByteAutomaton, asked, automaton_of, cut, library, named
+from specdec.rules.expressions import ByteAutomaton, asked, automaton_of, library, named
 from specdec.rules.fronts import Fronts, Left, fronts_of
 from specdec.rules.spelling import Spelling, check_followed
 from specdec.types import AnyArray
@@ -116,16 +116,14 @@ class Grammar:
 
     Attributes:
       edges: the automaton.
-      fronts: what rows have in front: no text, text, or bytes of no character.
-      first: in which state a row begins behind each of them.
+      fronts: in which state a row begins.
     """
 
     edges: Edges
     fronts: Fronts
-    first: Int[AnyArray, " 3"]
 
     def init(self, row: RowStart) -> Int[Array, ""]:
-        return jnp.asarray(self.first)[self.fronts.start(row)]
+        return self.fronts.start(row)
 
     def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
         return self.edges.allow(state, logits)
@@ -200,8 +198,10 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         text, begun, torn = left
         return 0 if not text else 2 if runs and (begun or torn) else 1
 
-    first = jnp.asarray(numbers[[fresh, automaton.begin, torn]], jnp.int32)
-    return Grammar(_sized(edges), fronts_of(spelling, target, "", start, 0), first)
+    # Of one shape for all expressions: states are numbered once what is in front is told apart.
+    fronts = fronts_of(spelling, target, "", start, 0)
+    first = numbers[[fresh, automaton.begin, torn]].astype(np.int32)
+    return Grammar(_sized(edges), dataclasses.replace(fronts, starts=first[fronts.starts]))
 
 
 def _shown_first(

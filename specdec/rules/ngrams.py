@@ -7,28 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.fields import Count, checked
-from specdec.core.pytrees import pytree, static_field
-from specdec.rules.base import OpenRule, RowStart, RuleTarget
-
-
-@checked(named=True)
-class NoRepeatNgram:
-    """No ``size`` tokens in a row occur twice, a prefix or a decoder-only model's prompt included.
-
-    Source: Paulus et al. 2017, "A Deep Reinforced Model for Abstractive Summarization", section
-    2.5 (trigrams); transformers' ``no_repeat_ngram_size``.
-
-    Attributes:
-      size: n, at least 1.
-
-    Raises:
-      ValueError: it is no whole number, or below 1.
-    """
-
-    size: Count
-
-    def open(self, target: RuleTarget) -> OpenRule:
-        return _NoRepeat(self.size, target.vocab_size)
+from specdec.core.pytrees import pytree
+from specdec.rules.base import OwnRule, RowStart
 
 
 @pytree
@@ -60,10 +40,21 @@ class History:
         return jax.lax.dynamic_slice_in_dim(padded, self.length, count)
 
 
-@pytree
-class _NoRepeat:
-    size: int = static_field()
-    vocab_size: int = static_field()
+@checked(named=True)
+class NoRepeatNgram(OwnRule):
+    """No ``size`` tokens in a row occur twice, a prefix or a decoder-only model's prompt included.
+
+    Source: Paulus et al. 2017, "A Deep Reinforced Model for Abstractive Summarization", section
+    2.5 (trigrams); transformers' ``no_repeat_ngram_size``.
+
+    Attributes:
+      size: n, at least 1.
+
+    Raises:
+      ValueError: it is no whole number, or below 1.
+    """
+
+    size: Count
 
     def init(self, row: RowStart) -> History:
         return History.of(row)
@@ -78,7 +69,7 @@ class _NoRepeat:
         same = jnp.arange(starts) + before < state.length
         for i in range(before):
             same &= tokens[i : i + starts] == last[i]
-        again = jnp.where(same, tokens[before:], self.vocab_size)
+        again = jnp.where(same, tokens[before:], len(logits))
         return logits.at[again].set(-jnp.inf, mode="drop")
 
     def advance(self, state: History, token: Int[Array, ""]) -> History:

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specdec.core.pytrees import pytree
-from specdec.rules.base import OpenRule, RowStart, RuleTarget
+from specdec.rules.base import OwnRule, RowStart
 
 
 @dataclasses.dataclass(frozen=True)
-class Renormalized:
+class Renormalized(OwnRule):
     """Logits become log-probabilities, which sum to 1: the scores of beams are made of them.
 
     Put it behind all other rules. It changes no token of greedy and sampled decoding.
@@ -21,13 +20,6 @@ class Renormalized:
     Source: transformers' ``renormalize_logits``, as most Marians set it.
     """
 
-    def open(self, target: RuleTarget) -> OpenRule:
-        del target
-        return _Renormalized()
-
-
-@pytree
-class _Renormalized:
     def init(self, row: RowStart) -> tuple[()]:
         del row
         return ()

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.arguments import whole
 from specdec.core.fields import Natural, Whole, checked
-from specdec.core.pytrees import pytree
+from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
 
@@ -42,7 +42,7 @@ class MinLength:
     def open(self, target: RuleTarget) -> OpenRule:
         if not target.continues:  # The start token.
             _check_least("MinLength", self.length, self.length - 1, target)
-        return _Least(np.int32(self.length), target.mask(target.eos_ids), np.bool_(True))
+        return _Placed.of(target.mask(target.eos_ids), 0, self.length, prefix=1)
 
 
 @checked(named=True)
@@ -63,7 +63,7 @@ class MinNewTokens:
 
     def open(self, target: RuleTarget) -> OpenRule:
         _check_least("MinNewTokens", self.count, self.count, target)
-        return _Least(np.int32(self.count), target.mask(target.eos_ids), np.bool_(False))
+        return _Placed.of(target.mask(target.eos_ids), 0, self.count)
 
 
 def _check_least(name: str, given: int, tokens: int, target: RuleTarget) -> None:
@@ -72,24 +72,6 @@ def _check_least(name: str, given: int, tokens: int, target: RuleTarget) -> None
             f"{name}({given}) asks for at least {tokens} tokens, and max_decode_len = "
             f"{target.max_decode_len} allows fewer: raise max_decode_len or lower {name}."
         )
-
-
-@pytree
-class _Least:
-    least: Int[AnyArray, ""]
-    ends: Bool[AnyArray, " v"]
-    counts_prefix: Bool[AnyArray, ""]
-
-    def init(self, row: RowStart) -> Int[Array, ""]:
-        """Tokens so far."""
-        return jnp.where(self.counts_prefix, jnp.asarray(row.prefix_length, jnp.int32), 0)
-
-    def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        return jnp.where(self.ends & (state < self.least), -jnp.inf, logits)
-
-    def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
-        del token
-        return state + 1
 
 
 @checked(named=True)
@@ -105,25 +87,10 @@ class ForcedFirst:
     token: Natural
 
     def open(self, target: RuleTarget) -> OpenRule:
-        target.token("ForcedFirst", self.token)
-        return _First(target.mask([self.token]), np.bool_(target.continues))
-
-
-@pytree
-class _First:
-    forced: Bool[AnyArray, " v"]
-    continues: Bool[AnyArray, ""]
-
-    def init(self, row: RowStart) -> Bool[Array, ""]:
-        """Whether the next token is forced."""
-        return self.continues | (jnp.asarray(row.prefix_length) == 1)
-
-    def allow(self, state: Bool[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        return jnp.where(state, jnp.where(self.forced, 0.0, -jnp.inf), logits)
-
-    def advance(self, state: Bool[Array, ""], token: Int[Array, ""]) -> Bool[Array, ""]:
-        del token
-        return jnp.zeros_like(state)
+        forced = target.mask([target.token("ForcedFirst", self.token)])
+        if target.continues:
+            return _Placed.of(forced, 0, 1, forced=True)
+        return _Placed.of(forced, 1, 2, forced=True, prefix=1)  # Behind the start token.
 
 
 @checked(named=True)
@@ -145,23 +112,8 @@ class ForcedLast:
         if self.token is None and not target.eos_ids:
             raise ValueError("ForcedLast() needs a model with EOS; give it a token.")
         token = target.eos_ids[0] if self.token is None else self.token
-        return _Last(target.mask([target.token("ForcedLast", token)]))
-
-
-@pytree
-class _Last:
-    forced: Bool[AnyArray, " v"]
-
-    def init(self, row: RowStart) -> Int[Array, ""]:
-        """Tokens left."""
-        return jnp.asarray(row.limit, jnp.int32)
-
-    def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        return jnp.where(state == 1, jnp.where(self.forced, 0.0, -jnp.inf), logits)
-
-    def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
-        del token
-        return state - 1
+        forced = target.mask([target.token("ForcedLast", token)])
+        return _Placed.of(forced, -1, 0, forced=True, limit=-1)
 
 
 @checked(named=True)
@@ -191,22 +143,45 @@ class Suppressed:
         mask = target.mask([target.token("Suppressed", each) for each in self.tokens])
         if mask.all():
             raise ValueError("Suppressed leaves no token at all.")
-        return _Suppressed(mask, np.int32(-1 if self.at is None else self.at))
+        return _Placed.of(mask, self.at or 0, MOST if self.at is None else self.at + 1)
 
 
 @pytree
-class _Suppressed:
-    suppressed: Bool[AnyArray, " v"]
-    at: Int[AnyArray, ""]  # -1 for everywhere.
+class _Placed:
+    """Tokens that must not follow at some places, or of which one must.
+
+    Attributes:
+      tokens: [V].
+      first, behind: the places, from the first to the one behind the last.
+      prefix, limit: a row's first place is ``prefix`` times its prefix's length and ``limit`` times
+        its limit.
+      forced: whether one of the tokens must follow.
+    """
+
+    tokens: Bool[AnyArray, " v"]
+    first: Int[AnyArray, ""]
+    behind: Int[AnyArray, ""]
+    prefix: Int[AnyArray, ""]
+    limit: Int[AnyArray, ""]
+    forced: bool = static_field()
+
+    @classmethod
+    def of(
+        cls, tokens: np.ndarray, first: int, behind: int, *, prefix: int = 0, limit: int = 0,
+        forced: bool = False,
+    ) -> _Placed:  # fmt: skip
+        """The rule with these numbers as arrays."""
+        return cls(tokens, *map(np.int32, (first, behind, prefix, limit)), forced=forced)
 
     def init(self, row: RowStart) -> Int[Array, ""]:
-        """Tokens so far."""
-        del row
-        return jnp.int32(0)
+        """The place of the first token."""
+        return self.prefix * jnp.asarray(row.prefix_length, jnp.int32) + self.limit * row.limit
 
     def allow(self, state: Int[Array, ""], logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        here = (self.at < 0) | (state == self.at)
-        return jnp.where(self.suppressed & here, -jnp.inf, logits)
+        here = (self.first <= state) & (state < self.behind)
+        if self.forced:
+            return jnp.where(here, jnp.where(self.tokens, 0.0, -jnp.inf), logits)
+        return jnp.where(here & self.tokens, -jnp.inf, logits)
 
     def advance(self, state: Int[Array, ""], token: Int[Array, ""]) -> Int[Array, ""]:
         del token

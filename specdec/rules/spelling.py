@@ -101,18 +101,26 @@ class Spelling:
         return run.decode("utf-8", "ignore" if self.broken == "dropped" else "replace")
 
 
-class Decodes(Protocol):
-    """A decoder of texts from tokens."""
+class Words(Protocol):
+    """A vocabulary, as rules need it: text to tokens and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without EOS."""
+        ...
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids."""
+        ...
+
+    def spelling(self, size: int) -> Spelling:
+        """Spelling of the first ``size`` token ids; some may be past the vocabulary's end."""
         ...
 
 
 _TRIED = 64  # Random rows of tokens.
 
 
-def check_followed(name: str, words: Decodes, spelling: Spelling) -> None:
+def check_followed(name: str, words: Words, spelling: Spelling) -> None:
     """Compares the texts of some random rows of tokens with their spelling.
 
     Raises:

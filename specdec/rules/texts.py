@@ -1,6 +1,6 @@
 """Strings found in the text that tokens show, wherever their pieces begin and end.
 
-An automaton over bytes, :mod:`specdec.rules.finders`, goes through a whole piece for each token:
+An automaton over bytes, :mod:`specdec.rules.readers`, goes through a whole piece for each token:
 its table has the state behind each token, from each state.
 
 A string is found at the first token behind which the text shown so far has it. That is the text of
@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Int
 
 from specdec.core.pytrees import pytree
 from specdec.rules.base import RowStart, RuleTarget
-from specdec.rules.finders import TooManyStates, finder_of
-from specdec.rules.fronts import Fronts, Left, fronts_of, walked
+from specdec.rules.fronts import Fronts, Left, fronts_of
+from specdec.rules.readers import TooManyStates, finder_of, walked
 from specdec.rules.spelling import UNKNOWN, check_followed
 from specdec.types import AnyArray
 
@@ -95,8 +95,9 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
             f"{name} has {length} bytes of strings, whose automaton would be too large with this "
             "vocabulary: give fewer strings."
         ) from None
-    states = np.flatnonzero(~finder.found)
-    fresh, found = len(states), len(states) + 1  # Before a text, and behind a string.
+    steps, ends = finder.steps, finder.ends
+    kept = np.flatnonzero(~ends)
+    fresh, found = len(kept), len(kept) + 1  # Before a text, and behind a string.
     size = (found + 1) * columns * 4
     if size > MOST_BYTES:
         raise ValueError(
@@ -104,20 +105,19 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
             f"{size / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} are allowed: give fewer "
             "strings."
         )
-    numbers = np.full(len(finder.found), found, np.int32)
-    numbers[states] = np.arange(len(states))
+    numbers = np.where(ends, found, np.cumsum(~ends) - 1)
     table = np.full((found + 1, columns), found, np.int32)
-    table[:fresh] = numbers[walked(finder.steps, spelling.pieces, spelling.apart, states)]
-    first = walked(finder.steps, spelling.first, spelling.apart, np.array([finder.fresh]))
+    table[:fresh] = numbers[walked(steps, spelling.pieces, spelling.apart, kept)]
+    first = walked(steps, spelling.first, spelling.apart, np.array([finder.start(fresh=True)]))
     table[fresh] = np.where(spelling.silent, fresh, numbers[first[0]])
     # The token that ends an output shows nothing.
     table[:, list(target.eos_ids)] = np.arange(found + 1)[:, None]
 
     def start(left: Left) -> int:
         text, begun, torn = left
-        state = finder.behind if text else finder.fresh
+        state = finder.start(fresh=not text)
         for byte in b"\xff" if torn else begun:
-            state = finder.steps[state, byte]
+            state = steps[state, byte]
         return int(numbers[state])
 
     replaced = [each for pair in spelling.finish.replaces for each in pair]

@@ -186,18 +186,11 @@ def test_rows_are_set_where_each_is(platform, batch):
     np.testing.assert_array_equal(some, part.astype(np.float32))
 
 
-def test_residual_and_acceptance_prob():
+def test_residual():
     p, q = jnp.array([[0.5, 0.3, 0.2]]), jnp.array([[0.2, 0.2, 0.6]])
     np.testing.assert_allclose(residual_weights(p, q, jnp.array([2])), [[0.3, 0.1, 0.0]], atol=1e-7)
     np.testing.assert_allclose(residual_weights(p, None, jnp.array([0])), [[0.0, 0.3, 0.2]])
     np.testing.assert_allclose(residual_weights(p, p, jnp.array([0])), p)  # No mass left: p.
-    chain = Topology.chain(1)
-    tokens = jnp.array([[2]])
-    np.testing.assert_allclose(acceptance_prob(p[:, None], Draft(tokens, q[:, None], chain)), 0.6)
-    np.testing.assert_allclose(acceptance_prob(p[:, None], Draft(tokens, None, chain)), 0.2)
-    point = PointMass(jnp.array([[0]]))
-    np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, q[:, None], chain)), 0.2)
-    np.testing.assert_allclose(acceptance_prob(point, Draft(tokens, None, chain)), 0.0)
 
 
 def by_hand(p, tokens, q, relative, lenience):
@@ -218,7 +211,7 @@ def by_hand(p, tokens, q, relative, lenience):
 @pytest.mark.parametrize("lenience", [1.0, 0.3])
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "point mass"])
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
-def test_lenient_acceptance_prob(lenience, drawn, greedy):
+def test_acceptance_prob(lenience, drawn, greedy):
     batch, gamma, size = 5, 3, 6
     rng = np.random.default_rng(3)
     p = rng.dirichlet(np.full(size, 0.5), (batch, gamma + 1)).astype(np.float32)

@@ -52,15 +52,3 @@ def test_a_perfect_draft_wants_a_chain():
 
 def test_what_rises_by_chance_is_cut_off():
     assert falling((0.5, 0.1, 0.2)) == (0.5, 0.1, 0.1)
-
-
-@pytest.mark.parametrize("by_rank", [(), (1.2,), (0.5, 0.6), (0.2, 0.3), (-0.1,)])
-def test_what_is_no_acceptance(by_rank):
-    with pytest.raises(ValueError, match="by_rank must be probabilities"):
-        best_parents(by_rank, 3, 2)
-
-
-@pytest.mark.parametrize(("nodes", "depth"), [(0, 1), (1, 0)])
-def test_too_small(nodes, depth):
-    with pytest.raises(ValueError, match="at least 1"):
-        best_parents(RANKS, nodes, depth)

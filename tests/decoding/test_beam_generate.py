@@ -7,7 +7,7 @@ import pytest
 from pairs import pair_of
 
 import specdec
-from specdec.core.theory_beams import beam_speedup, levels_per_call
+from specdec.core.theory import levels_per_call
 
 TEXTS = [[5, 9, 1], [3, 4, 8, 12, 1], [7, 1]]
 LIMIT = 10
@@ -97,4 +97,3 @@ def test_predictions():
     assert levels_per_call(counts, 2) == pytest.approx(1.7)
     assert levels_per_call(counts, 1) == pytest.approx(1.5)
     assert levels_per_call(counts, 0) == 1
-    assert beam_speedup(1.7, 2, 0.1, 1.5) == pytest.approx(1.0)

@@ -76,7 +76,7 @@ class Foreign:
 
 
 def unregistered(target):
-    return own()
+    return own(base=object)
 
 
 LOGITS = rf"it must give the next token's logits, a float array of shape \[{V}\]"

@@ -335,7 +335,7 @@ def test_outputs_of_a_grammar_show_a_match(words, pattern, prefixed):
     ended = 0
     for _ in range(200):
         prefix = generator.choices(tokens, k=generator.randint(1, 3)) if prefixed else []
-        state = rule.first[started(rule, prefix if prefixed else [words.eos_id])]
+        state = started(rule, prefix if prefixed else [words.eos_id])
         output = []
         while len(output) < 12:
             at = slice(*rule.edges.first[[state, state + 1]])

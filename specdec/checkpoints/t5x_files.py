@@ -8,6 +8,7 @@ Source: ``t5x/checkpoints.py`` for what is written where.
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -15,7 +16,7 @@ import posixpath
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,9 @@ from specdec.checkpoints.parameters import (
     part_of,
     read_as,
 )
+
+if TYPE_CHECKING:
+    import tensorstore as ts
 
 CHECKPOINT = "checkpoint"  # The msgpack file of a native checkpoint.
 ORBAX_MARKS = {"_METADATA", "manifest.ocdbt"}
@@ -91,6 +95,7 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
     try:
         tree = serialization.msgpack_restore(small_file(location, name) or b"")
         tree = tree.get("optimizer", tree).get("target")  # Those of bare flax.optim have no former.
+        leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
     except CheckpointError:
         raise
     except Exception as error:  # Its type depends on the fault.
@@ -98,11 +103,10 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
             f"{source} is truncated, or no checkpoint that T5X wrote "
             f"({type(error).__name__}: {reason(error)}); copy or download it again."
         ) from None
-    if not isinstance(tree, dict):
-        raise CheckpointError(f"{source} holds no 'target': it is no checkpoint that T5X wrote.")
-    leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
 
     def stored(path: str, leaf: Any) -> StoredArray:
+        if not path.isprintable():
+            raise CheckpointError(f"{source} is damaged: it names a parameter {path!r}.")
         label = f"{location}: {path}"
         if isinstance(leaf, np.ndarray):
             return _stored(label, leaf, leaf.shape, leaf.dtype, dtype)
@@ -131,8 +135,6 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
     Raises:
       CheckpointError: an array's metadata cannot be read.
     """
-    import tensorstore as ts
-
     store = kvstore(location)
     if "manifest.ocdbt" in names_in(location):
         store = {"driver": "ocdbt", "base": store, "path": ""}
@@ -141,12 +143,11 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
     for match in filter(None, map(pattern.fullmatch, _keys_in(store, location))):
         folder, driver = match[0][: match.start(2)], "zarr" if match[2] == ".zarray" else "zarr3"
         specs[match[1].replace(".", "/")] = _spec(driver, store | {"path": store["path"] + folder})
-    opened = {name: ts.open(spec, open=True, read=True) for name, spec in specs.items()}
     arrays = {}
     for name, spec in specs.items():
         label = f"{location}: {name}"
         try:
-            array = opened[name].result()
+            array = _opened(spec)
             shape, kind = tuple(array.shape), array.dtype.numpy_dtype
         except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
@@ -214,15 +215,17 @@ def _stored(
     listed = f"{kind.name} {shape}"
 
     def load(*parts: Index) -> np.ndarray:
-        import tensorstore as ts
-
         if isinstance(source, np.ndarray):
             return part_of(source, parts)
         try:
-            store = ts.open(source, open=True, read=True).result()
+            store = _opened(source)
             found = f"{store.dtype.name} {tuple(store.shape)}"
             if found == listed:
-                return part_of(store, parts).read().result()
+                part = part_of(store, parts)
+                # TensorStore ends the process where memory does not suffice. numpy raises an error.
+                for shape in (part.shape, store.chunk_layout.read_chunk_template.shape):
+                    np.empty(shape, kind)
+                return part.read().result()
         except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
                 f"{label} cannot be read: its files are missing, truncated or corrupt "
@@ -240,6 +243,17 @@ def _spec(driver: str, store: dict[str, Any]) -> dict[str, Any]:
     """TensorStore's spec of an array ("zarr", "zarr3") that is read whole or not at all."""
     # A chunk that is not there would be read as zeros; T5X writes all of them.
     return {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
+
+
+def _opened(spec: dict[str, Any]) -> ts.TensorStore:
+    """The array that TensorStore's ``spec`` and the file with its metadata describe."""
+    import tensorstore as ts
+
+    file = {"zarr": ".zarray", "zarr3": "zarr.json"}[spec["driver"]]
+    content = ts.KvStore.open(spec["kvstore"]).result()[file]
+    # TensorStore reads JSON too, but ends the process where values are nested very deep.
+    spec = spec | {"metadata": json.loads(content)}
+    return ts.open(spec, open=True, read=True, assume_metadata=True).result()
 
 
 def _keys_in(store: dict[str, Any], location: str) -> list[str]:

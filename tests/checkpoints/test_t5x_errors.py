@@ -98,6 +98,7 @@ DAMAGES = {
     "a chunk cut": (chunk(lambda data: data[:40]), f"{QUERY}.*truncated"),
     "a chunk of another size": (chunk(lambda data: gzip.compress(bytes(8))), QUERY),
     "metadata cut": (metadata(lambda text: text[:9]), QUERY),
+    "metadata nested without end": (metadata(lambda text: "[" * 100_000), QUERY),
     "metadata of another dtype": (metadata(lambda text: text.replace("<f4", "<i4")), QUERY),
     "no query of a decoder": (
         edited(f"target/{DECODER_QUERY}", None), f"is missing parameter {DECODER_QUERY}; .*only T5s"

@@ -80,7 +80,6 @@ setup(
         "jax>=0.8.0",
         "jaxtyping>=0.3.0",
         "ml_dtypes>=0.5.0",
-        "msgpack>=1.0.8",
         "numpy>=2.0",
         "optax>=0.2.4",
         "orbax-checkpoint>=0.11.16,<1.0",  # 1.0 changes its interface.

@@ -21,7 +21,7 @@ from specdec.measure.choice import Choice
 from specdec.models.base import LoadableModel
 from specdec.rules.stops import cut_before
 from specdec.text.base import Tokenizer, added_text
-from specdec.text.streaming import Piece, pieces, sure
+from specdec.text.streaming import Piece, settled, sure
 from specdec.types import DecodeResult
 
 
@@ -177,26 +177,28 @@ def pieces_of(
     pauses: Iterable[Pause[DecodeResult]],
 ) -> Iterator[Piece]:  # fmt: skip
     """Pieces that each block adds to the output of a batch of one row, whose blocks are traced."""
-    vocabulary = texts.vocabulary
+    vocabulary, text = texts.vocabulary, ""
 
-    def shown_of(tokens: Sequence[int] | np.ndarray) -> str:
+    def text_of(tokens: Sequence[int] | np.ndarray) -> str:
         return texts.of(np.asarray(tokens), batch, 0, decoding.stop) or ""
 
-    def parts() -> Iterator[tuple[np.ndarray, int, str, End | None]]:
-        seen = count = accepted = 0
-        for pause in pauses:
-            (output,) = decoder.outputs(pause.result, 0)
-            blocks = cast(list[Block], output.blocks)
-            for number, block in enumerate(blocks[seen:], start=seen + 1):
-                accepted += len(block.accepted)
-                count += len(block.accepted) + (block.correction is not None)
-                tokens = output.tokens[:count]
-                last = number == len(blocks) and (pause.finished[0] or pause.over)
-                if last or vocabulary is None:
-                    shown = shown_of(tokens)
-                else:
-                    shown = sure(shown_of, tokens.tolist(), vocabulary)
-                yield tokens, accepted, shown, output.ended if last else None
-            seen = len(blocks)
-
-    return pieces(parts(), vocabulary, decoding.stop)
+    seen = count = 0
+    for pause in pauses:
+        (output,) = decoder.outputs(pause.result, 0)
+        blocks = cast(list[Block], output.blocks)
+        for number, block in enumerate(blocks[seen:], start=seen + 1):
+            begin, accepted = count, len(block.accepted)
+            count += accepted + (block.correction is not None)
+            tokens = output.tokens[:count]
+            last = number == len(blocks) and (pause.finished[0] or pause.over)
+            if last or vocabulary is None:
+                whole = text_of(tokens)
+            else:
+                whole = settled(
+                    sure(text_of, tokens.tolist(), vocabulary), vocabulary, decoding.stop
+                )
+            yield Piece(
+                whole[len(text) :], tokens[begin:], accepted, output.ended if last else None
+            )
+            text = whole if len(whole) > len(text) else text
+        seen = len(blocks)

@@ -2,12 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from tiny import TINY, changed, random_params
+from tiny import TINY, random_params
 
 from specdec.checkpoints import save_huggingface
-from specdec.checkpoints.loading import draft_kernel_dtype, load_packed
+from specdec.checkpoints.loading import draft_kernel_dtype
 from specdec.load import load_pair
 
 
@@ -24,13 +23,3 @@ def test_a_draft_is_stored_in_16_bits_and_the_target_is_not(checkpoint):
     assert pair.draft.weights.layers[0].wi.dtype == jnp.float16
     assert pair.target.params.layers[0].wi.dtype == jnp.float32
     assert draft_kernel_dtype("bfloat16") is None
-
-
-def test_kernels_too_large_for_16_bits_are_not_cut():
-    config = changed(TINY["v1.1"], num_decoder_layers=1)
-    params = random_params(config, 0)
-    mlp = params["decoder"]["layers_0"]["mlp"]
-    mlp["wo"]["kernel"] = mlp["wo"]["kernel"].at[0].set(1e7)
-    loaded = load_packed(config, params, "test", "float16")
-    assert loaded.params.layers[0].wi.dtype == jnp.float32
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(loaded.params))

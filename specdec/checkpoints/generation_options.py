@@ -10,7 +10,6 @@ served; what only makes ``generate`` faster, or return more, changes no output.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +34,7 @@ from specdec.text.hf_library import generation_fields
 
 Found = Mapping[str, Any]  # Options that are not neutral, with their values.
 _EOS = "eos_token_id"
+_UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
 _SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
@@ -80,32 +80,8 @@ def _time(found: Found) -> str:
     return f"pass time_limit={reprlib.repr(found['max_time'])}"
 
 
-def _rule(found: Found) -> str:
-    try:
-        rules = [make(found, ()) for name, make in RULES.items() if name in found]
-        return f"pass rules=({', '.join(f'specdec.{rule}' for rule in rules)},)"
-    except (ValueError, TypeError):
-        return "pass rules=(...); see help(specdec.Decoding)"
-
-
-def _unsupported(found: Found) -> str:
-    """Advice for all methods."""
-    return _UNSUPPORTED
-
-
-def _not_sampled(found: Found) -> str:
-    """Advice for sampled decoding alone."""
-    return _UNSUPPORTED
-
-
-def _not_searched(found: Found) -> str:
-    """Advice for beams alone."""
-    return _UNSUPPORTED
-
-
-_UNSUPPORTED = "not supported: outputs differ from those of transformers' generate"
-# Of what the tokens would be others; see :attr:`specdec.decoding.target.LoadedTarget.refused`.
-_REFUSED = {_unsupported: "", _not_sampled: "sampled", _not_searched: "beams"}
+# Options without which others do nothing.
+_NEEDED: dict[Any, str] = {_beams: "num_beams", _sampling: "do_sample"}
 
 
 def _bad_words(found: Found, eos_ids: tuple[int, ...]) -> Rule | None:
@@ -124,79 +100,72 @@ def _last(found: Found, eos_ids: tuple[int, ...]) -> Rule:
     return ForcedLast(given[0] if isinstance(given, list) else given)
 
 
-# The rule of each option, in the order in which transformers applies them.
-RULES: dict[str, Callable[[Found, tuple[int, ...]], Rule | None]] = {
-    "repetition_penalty": lambda found, eos: RepetitionPenalty(found["repetition_penalty"]),
-    "no_repeat_ngram_size": lambda found, eos: NoRepeatNgram(found["no_repeat_ngram_size"]),
-    "bad_words_ids": _bad_words,
-    "min_length": lambda found, eos: MinLength(found["min_length"]),
-    "min_new_tokens": lambda found, eos: MinNewTokens(found["min_new_tokens"]),
-    "forced_bos_token_id": lambda found, eos: ForcedFirst(found["forced_bos_token_id"]),
-    "forced_eos_token_id": _last,
-    "suppress_tokens": lambda found, eos: Suppressed(found["suppress_tokens"]),
-    "begin_suppress_tokens": _begin,
-    "renormalize_logits": lambda found, eos: Renormalized(),
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of ``generate`` and what specdec does about it, one of three things.
+
+    Attributes:
+      neutral: values beside null with which it does nothing.
+      advice: says what to pass to decode so, given all options.
+      rule: makes the rule for logits, given all options and the EOS ids, or None.
+      refused: whose outputs would be others: those of "sampled" decoding, "beams" or "" for all.
+    """
+
+    neutral: tuple[Any, ...]
+    advice: Callable[[Found], str] | None = None
+    rule: Callable[[Found, tuple[int, ...]], Rule | None] | None = None
+    refused: str | None = None
+
+
+# Rules are in the order in which transformers applies them.
+OPTIONS: dict[str, Option] = {
+    "num_beams": Option((1,), _beams),
+    "length_penalty": Option((1,), _beams),
+    "early_stopping": Option((False,), _beams),
+    "do_sample": Option((False,), _sampling),
+    "temperature": Option((1,), _sampling),
+    "top_k": Option((0, 50), _sampling),
+    "top_p": Option((1,), _sampling),
+    "typical_p": Option((1,), _sampling),
+    "min_p": Option((0,), _sampling),
+    "max_new_tokens": Option((), _length),
+    "max_length": Option((20,), _length),
+    "num_return_sequences": Option((1,), _returned),
+    "stop_strings": Option((), _stops),
+    "max_time": Option((), _time),
+    "repetition_penalty": Option(
+        (1,), rule=lambda found, eos: RepetitionPenalty(found["repetition_penalty"])
+    ),
+    "no_repeat_ngram_size": Option(
+        (0,), rule=lambda found, eos: NoRepeatNgram(found["no_repeat_ngram_size"])
+    ),
+    "bad_words_ids": Option(([],), rule=_bad_words),
+    "min_length": Option((0,), rule=lambda found, eos: MinLength(found["min_length"])),
+    "min_new_tokens": Option((0,), rule=lambda found, eos: MinNewTokens(found["min_new_tokens"])),
+    "forced_bos_token_id": Option(
+        (), rule=lambda found, eos: ForcedFirst(found["forced_bos_token_id"])
+    ),
+    "forced_eos_token_id": Option((), rule=_last),
+    "suppress_tokens": Option(([],), rule=lambda found, eos: Suppressed(found["suppress_tokens"])),
+    "begin_suppress_tokens": Option(([],), rule=_begin),
+    "renormalize_logits": Option((False,), rule=lambda found, eos: Renormalized()),
+    "encoder_repetition_penalty": Option((1,), refused=""),
+    "encoder_no_repeat_ngram_size": Option((0,), refused=""),
+    "sequence_bias": Option(([], {}), refused=""),
+    "exponential_decay_length_penalty": Option((), refused=""),
+    "penalty_alpha": Option((0,), refused=""),
+    "guidance_scale": Option((1,), refused=""),
+    "watermarking_config": Option((), refused=""),
+    "dola_layers": Option((), refused=""),
+    "token_healing": Option((False,), refused=""),
+    "top_h": Option((), refused="sampled"),
+    "epsilon_cutoff": Option((0,), refused="sampled"),
+    "eta_cutoff": Option((0,), refused="sampled"),
+    "num_beam_groups": Option((1,), refused="beams"),
+    "diversity_penalty": Option((0,), refused="beams"),
+    "constraints": Option(([],), refused="beams"),
+    "force_words_ids": Option(([],), refused="beams"),
 }
-
-
-# Each option's neutral values beside null, and what to do about others.
-OPTIONS: dict[str, tuple[tuple[Any, ...], Callable[[Found], str]]] = {
-    "num_beams": ((1,), _beams),
-    "length_penalty": ((1,), _beams),
-    "early_stopping": ((False,), _beams),
-    "do_sample": ((False,), _sampling),
-    "temperature": ((1,), _sampling),
-    "top_k": ((0, 50), _sampling),
-    "top_p": ((1,), _sampling),
-    "max_new_tokens": ((), _length),
-    "max_length": ((20,), _length),
-    "num_return_sequences": ((1,), _returned),
-    "min_length": ((0,), _rule),
-    "min_new_tokens": ((0,), _rule),
-    "repetition_penalty": ((1,), _rule),
-    "encoder_repetition_penalty": ((1,), _unsupported),
-    "no_repeat_ngram_size": ((0,), _rule),
-    "encoder_no_repeat_ngram_size": ((0,), _unsupported),
-    "forced_bos_token_id": ((), _rule),
-    "forced_eos_token_id": ((), _rule),
-    "suppress_tokens": (([],), _rule),
-    "begin_suppress_tokens": (([],), _rule),
-    "bad_words_ids": (([],), _rule),
-    "sequence_bias": (([], {}), _unsupported),
-    "exponential_decay_length_penalty": ((), _unsupported),
-    "num_beam_groups": ((1,), _not_searched),
-    "diversity_penalty": ((0,), _not_searched),
-    "constraints": (([],), _not_searched),
-    "force_words_ids": (([],), _not_searched),
-    "renormalize_logits": ((False,), _rule),
-    "typical_p": ((1,), _sampling),
-    "min_p": ((0,), _sampling),
-    "top_h": ((), _not_sampled),
-    "epsilon_cutoff": ((0,), _not_sampled),
-    "eta_cutoff": ((0,), _not_sampled),
-    "penalty_alpha": ((0,), _unsupported),
-    "guidance_scale": ((1,), _unsupported),
-    "watermarking_config": ((), _unsupported),
-    "dola_layers": ((), _unsupported),
-    "token_healing": ((False,), _unsupported),
-    "stop_strings": ((), _stops),
-    "max_time": ((), _time),
-}
-
-# What else transformers has there: special tokens, which are served, where the file is from, and
-# what changes no output: caches, compiling, what is returned beside tokens, drafts, and what is
-# for logits that are not finite, which no checkpoint here has.
-OTHERS = {
-    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
-    "transformers_version", "_from_model_config",
-    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
-    "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
-    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
-    "return_dict_in_generate", "is_assistant", "num_assistant_tokens",
-    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "prompt_lookup_num_tokens",
-    "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind", "target_lookbehind",
-    "assistant_ensemble_weight", "speculation_type", "use_mtp", "remove_invalid_values",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,19 +203,16 @@ def read_options(directory: Path, prompted: bool, given: Found | None = None) ->
         if name not in OPTIONS:
             raise ValueError(f"generation_config has no option {name!r} of transformers' generate.")
     _rules_of(file, _not_neutral(raw), raw.get(_EOS))  # Names the option that has no value of it.
-    read = raw if raw.keys() <= OTHERS else generation_fields(raw, file, alone=alone)
+    read = raw if raw.keys().isdisjoint(OPTIONS) else generation_fields(raw, file, alone=alone)
     found = _not_neutral(read)
     if prompted:  # It forces a token behind a single first one: a prompt has more.
         found.pop("forced_bos_token_id", None)
-    shown = {name: value for name, value in found.items() if _is_told(name, found)}
-    advice = _lines(shown, found)
+    advice = _lines(found)
     if not alone and _EOS not in raw and config.get(_EOS) is not None:
         advice.append(
             f"no {_EOS}: outputs end at their limit only, as with transformers, which does not "
             f"look for it in {CONFIG}; add it"
         )
-    if not alone and (unknown := _unknown(raw)):
-        advice.append(f"{', '.join(unknown)}: unknown to specdec, and not looked at")
     return GenerationOptions(
         _rules_of(file, found, raw.get(_EOS)),
         f"{file} has options for generating that specdec does not apply. {'; '.join(advice)}."
@@ -259,24 +225,16 @@ def read_options(directory: Path, prompted: bool, given: Found | None = None) ->
 def _not_neutral(raw: Found) -> dict[str, Any]:
     return {
         name: raw[name]
-        for name, (neutral, _) in OPTIONS.items()
-        if raw.get(name) is not None and raw[name] not in neutral
+        for name, option in OPTIONS.items()
+        if raw.get(name) is not None and raw[name] not in option.neutral
     }
-
-
-def _is_told(name: str, found: Found) -> bool:
-    """Whether an option is to be passed: those of beams and sampling alone do nothing."""
-    advice = OPTIONS[name][1]
-    if advice is _beams:
-        return "num_beams" in found
-    return advice not in (_rule, *_REFUSED) and (advice is not _sampling or "do_sample" in found)
 
 
 def _refused(file: Path, found: Found) -> dict[str, str]:
     """See :class:`GenerationOptions`."""
     lines = {}
-    for advice, methods in _REFUSED.items():
-        names = [name for name in found if OPTIONS[name][1] is advice]
+    for methods in ("", "sampled", "beams"):
+        names = [name for name in found if OPTIONS[name].refused == methods]
         if names:
             named = ", ".join(f"{name}={reprlib.repr(found[name])}" for name in names)
             what = f"{methods or 'all'} outputs"
@@ -288,38 +246,43 @@ def _refused(file: Path, found: Found) -> dict[str, str]:
     return lines
 
 
-def _unknown(raw: Found) -> list[str]:
-    """The names that neither transformers has nor this module, with what they may stand for."""
-    found = []
-    for name in raw.keys() - OPTIONS.keys() - OTHERS:
-        if raw[name] is not None:
-            close = difflib.get_close_matches(name, OPTIONS, 1, 0.8)
-            found.append(name + (f" (did you mean {close[0]}?)" if close else ""))
-    return sorted(found, key=lambda each: ("(" not in each, each))
-
-
-def _lines(shown: Found, found: Found) -> list[str]:
-    advice: dict[str, list[str]] = {}
-    for name, value in shown.items():
-        advice.setdefault(OPTIONS[name][1](found), []).append(f"{name}={reprlib.repr(value)}")
-    return [f"{', '.join(options)}: {what}" for what, options in advice.items()]
+def _lines(found: Found) -> list[str]:
+    """Lines about what to pass; those of beams and of sampling alone do nothing."""
+    options: dict[str, list[str]] = {}
+    for name, value in found.items():
+        advice = OPTIONS[name].advice
+        if advice is not None and _NEEDED.get(advice, name) in found:
+            options.setdefault(advice(found), []).append(f"{name}={reprlib.repr(value)}")
+    return [f"{', '.join(names)}: {what}" for what, names in options.items()]
 
 
 def _rules_of(file: Path, found: Found, eos: Any) -> tuple[Rule, ...]:
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
     rules = []
-    for name, make in RULES.items():
-        if name in found:
+    for name in found:
+        if (make := OPTIONS[name].rule) is not None:
             try:
-                rule = make(found, eos_ids)
+                rules.append(make(found, eos_ids))
             except (ValueError, TypeError) as error:
                 value = reprlib.repr(found[name])
                 raise CheckpointError(f"{file}: {name} = {value}: {error}") from None
-            if rule is not None:
-                rules.append(rule)
-    return tuple(rules)
+    return tuple(rule for rule in rules if rule is not None)
 
 
 def advice_on(options: Found) -> dict[str, str]:
     """Advice on each of these options of transformers; others are left out."""
-    return {name: OPTIONS[name][1](options) for name in options if name in OPTIONS}
+    found = {name: OPTIONS[name] for name in options if name in OPTIONS}
+    return {name: _advice(option, options) for name, option in found.items()}
+
+
+def _advice(option: Option, options: Found) -> str:
+    if option.advice is not None:
+        return option.advice(options)
+    if option.rule is None:
+        return _UNSUPPORTED
+    try:
+        makers = [OPTIONS[name].rule for name in OPTIONS if name in options]
+        rules = [make(options, ()) for make in makers if make is not None]
+        return f"pass rules=({', '.join(f'specdec.{rule}' for rule in rules)},)"
+    except (ValueError, TypeError):
+        return "pass rules=(...); see help(specdec.Decoding)"

@@ -36,12 +36,6 @@ WEIGHTS = "model.safetensors"
 HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"  # PEFT's: what is beside it changes another checkpoint's weights.
-# Weights that safetensors can be made of: what reads them, and with which argument.
-_OTHER_WEIGHTS = {
-    "pytorch_model*": ("transformers", ""),
-    "flax_model*": ("transformers 4", ", from_flax=True"),
-    "tf_model*": ("transformers 4", ", from_tf=True"),
-}
 HUB_FILES = [
     CONFIG, GENERATION_CONFIG, ADAPTER, WEIGHTS, "model-*-of-*.safetensors", INDEX,
     *vocabulary_files.FILES,
@@ -157,15 +151,18 @@ def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]
                 f"{directory / INDEX} has no weight_map; copy or download the checkpoint again."
             )
         for tensor, name in weight_map.items():
-            inside = isinstance(name, str) and name and not Path(name).is_absolute()
-            if not inside or ".." in Path(name).parts:
+            if not isinstance(name, str) or not name or Path(name).name != name:
                 raise CheckpointError(
                     f"{directory / INDEX} gives {tensor} the file {name!r}, which is no name of a "
                     "file in the checkpoint's directory; copy or download the checkpoint again."
                 )
         paths = [directory / name for name in sorted(set(weight_map.values()))]
     else:
-        raise CheckpointError(_without_weights(directory, task))
+        raise CheckpointError(
+            f"{directory} has neither {WEIGHTS} nor {INDEX}: copy or download them. Other weights, "
+            f"such as pytorch_model.bin, transformers converts: AutoModel{task}.from_pretrained("
+            f"{str(directory)!r}).save_pretrained(another_directory)."
+        )
     files = {}
     for path in paths:
         if not path.exists():
@@ -176,22 +173,6 @@ def weight_files(directory: Path, task: str = "") -> dict[str, tuple[Path, str]]
             names = file.keys()
             files |= {name: (path, file.get_slice(name).get_dtype()) for name in names}
     return files
-
-
-def _without_weights(directory: Path, task: str) -> str:
-    """Advice where there are no safetensors."""
-    for pattern, (reader, argument) in _OTHER_WEIGHTS.items():
-        for path in sorted(directory.glob(pattern)):
-            return (
-                f"{directory} has {path.name}, but no {WEIGHTS}: convert it with {reader}, "
-                f"AutoModel{task}.from_pretrained({str(directory)!r}{argument})"
-                ".save_pretrained(another_directory)."
-            )
-    return (
-        f"{directory} has neither {WEIGHTS} nor {INDEX}: copy or download them. Where a model of "
-        "the Hugging Face Hub has other weights only, load it with transformers and "
-        "save_pretrained it."
-    )
 
 
 def stored_array(
@@ -246,26 +227,20 @@ def write_weights(
 
     No shard is larger than ``max_shard_bytes``, unless a single tensor is. Several have an index.
     """
-    sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
-    shards, capacity = [[]], max_shard_bytes
-    for name, size in sizes.items():
-        if size > capacity and shards[-1]:
-            shards.append([])
-            capacity = max_shard_bytes
-        shards[-1].append(name)
-        capacity -= size
+    from huggingface_hub import split_state_dict_into_shards_factory
 
-    weight_map = {}
-    for i, names in enumerate(shards, start=1):
-        single = len(shards) == 1
-        filename = WEIGHTS if single else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+    sizes = {name: math.prod(table[name].shape) * dtype.itemsize for name in table}
+    split = split_state_dict_into_shards_factory(
+        sizes, get_storage_size=lambda size: size, filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_bytes,
+    )  # fmt: skip
+    for filename, names in split.filename_to_tensors.items():
         tensors = {}
         for name in names:
             path = table[name].path
             tensor = cast(np.asarray(arrays[path]), dtype, f"params: {path}")
             tensors[name] = np.ascontiguousarray(table[name].turned(tensor))
         save_file(tensors, directory / filename, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(names, filename))
-    if len(shards) > 1:
-        metadata = {"total_size": sum(sizes.values())}
-        write_json(directory / INDEX, {"metadata": metadata, "weight_map": weight_map})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(directory / INDEX, index)

@@ -23,7 +23,6 @@ from specdec.checkpoints.hf_files import (
     GENERATION_CONFIG,
     HEADS_TYPE,
     local_directory,
-    task_of,
     write_weights,
 )
 from specdec.checkpoints.parameters import (
@@ -97,21 +96,10 @@ def _read(directory: Path) -> tuple[Family, Config]:
     if (directory / ADAPTER).exists():
         raise CheckpointError(
             f"{directory} holds an adapter ({ADAPTER}), such as LoRA's, which changes another "
-            f"model's weights. Merge them first: peft.AutoPeftModel{_adapted(directory)}"
-            f".from_pretrained({str(directory)!r}).merge_and_unload()"
-            f".save_pretrained(another_directory). Where that is done, remove {ADAPTER}."
+            f"model's weights. Merge them first: open it with peft's AutoPeftModelForCausalLM or "
+            "AutoPeftModelForSeq2SeqLM, then .merge_and_unload().save_pretrained(another_directory)"
+            f". Where that is done, remove {ADAPTER}."
         )
-    return _parsed(directory)
-
-
-def _adapted(directory: Path) -> str:
-    """End of the name of peft's class for the model that an adapter changes."""
-    if (directory / CONFIG).exists():
-        return task_of(_parsed(directory)[1].reads_prefix)
-    return task_of(read_json(directory / ADAPTER).get("task_type") != "SEQ_2_SEQ_LM")
-
-
-def _parsed(directory: Path) -> tuple[Family, Config]:
     path = directory / CONFIG
     raw = read_json(path)
     model_type = _model_type(raw)

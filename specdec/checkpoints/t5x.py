@@ -231,24 +231,12 @@ def _with_joined_heads(
 
 
 def _joined(array: StoredArray, axis: int) -> StoredArray:
-    """This array with ``axis`` and the next one, heads and their parts, as one; read by slices."""
+    """This array with ``axis`` and the next one, heads and their parts, as one; read whole."""
     heads, width = array.shape[axis : axis + 2]
     shape = (*array.shape[:axis], heads * width, *array.shape[axis + 2 :])
 
-    def load(*parts: Any) -> np.ndarray:
-        first, *others = parts or ((),)
-        part = [*first, *[slice(None)] * (len(shape) - len(first))]
-        joined = range(heads * width)[part[axis]]
-        # Whole heads are read, and no others than those asked for.
-        begin, end = joined.start // width, -(-joined.stop // width)
-        part[axis : axis + 1] = [slice(begin, end), slice(None)]
-        found = array.load(tuple(part))
-        found = found.reshape(*found.shape[:axis], (end - begin) * width, *found.shape[axis + 2 :])
-        here: Index = (
-            *[slice(None)] * axis,
-            slice(joined.start - begin * width, joined.stop - begin * width, joined.step),
-        )
-        return part_of(found, (here, *others))
+    def load(*parts: Index) -> np.ndarray:
+        return part_of(array.load().reshape(shape), parts)
 
     return dataclasses.replace(array, shape=shape, load=load)
 

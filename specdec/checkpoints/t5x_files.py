@@ -8,7 +8,6 @@ Source: ``t5x/checkpoints.py`` for what is written where.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import operator
@@ -17,10 +16,9 @@ import posixpath
 import re
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-import msgpack
 import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint"  # The msgpack file of a native checkpoint.
 ORBAX_MARKS = {"_METADATA", "manifest.ocdbt"}
-METADATA = {"zarr": ".zarray", "zarr3": "zarr.json"}  # The file, by TensorStore's driver.
 CHUNK_BYTES = 64 * 2**20
 _REMOTE = re.compile(r"gs://([^/]+)/?(.*)", re.DOTALL)
 
@@ -95,22 +92,17 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
       CheckpointError: the file is damaged, or no T5X checkpoint.
     """
     source = f"{location}/{name}"
-    leaves = None
     try:
-        with _opened(location, name) as file:
-            span = _target_span(msgpack.Unpacker(file, max_buffer_size=0))
-            if span is not None:
-                file.seek(span[0])
-                tree = serialization.msgpack_restore(file.read(span[1] - span[0]))
-                if isinstance(tree, dict):
-                    leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
+        tree = serialization.msgpack_restore(small_file(location, name) or b"")
+        tree = tree.get("optimizer", tree).get("target")  # Those of bare flax.optim have no former.
+        leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
+    except CheckpointError:
+        raise
     except Exception as error:  # Its type depends on the fault.
         raise CheckpointError(
             f"{source} is truncated, or no checkpoint that T5X wrote "
             f"({type(error).__name__}: {reason(error)}); copy or download it again."
         ) from None
-    if leaves is None:
-        raise CheckpointError(f"{source} holds no 'target': it is no checkpoint that T5X wrote.")
 
     def stored(path: str, leaf: Any) -> StoredArray:
         if not path.isprintable():
@@ -151,12 +143,11 @@ def read_orbax(location: str, dtype: np.dtype | None, tree: str = "") -> dict[st
     for match in filter(None, map(pattern.fullmatch, _keys_in(store, location))):
         folder, driver = match[0][: match.start(2)], "zarr" if match[2] == ".zarray" else "zarr3"
         specs[match[1].replace(".", "/")] = _spec(driver, store | {"path": store["path"] + folder})
-    files = {name: _metadata(spec) for name, spec in specs.items()}  # They are read side by side.
     arrays = {}
     for name, spec in specs.items():
         label = f"{location}: {name}"
         try:
-            array = _open_array(spec, files[name])
+            array = _opened(spec)
             shape, kind = tuple(array.shape), array.dtype.numpy_dtype
         except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
@@ -227,10 +218,14 @@ def _stored(
         if isinstance(source, np.ndarray):
             return part_of(source, parts)
         try:
-            store = _open_array(source, _metadata(source))
+            store = _opened(source)
             found = f"{store.dtype.name} {tuple(store.shape)}"
             if found == listed:
-                return _read(store, parts)
+                part = part_of(store, parts)
+                # TensorStore ends the process where memory does not suffice. numpy raises an error.
+                for shape in (part.shape, store.chunk_layout.read_chunk_template.shape):
+                    np.empty(shape, kind)
+                return part.read().result()
         except Exception as error:  # Its type depends on the fault.
             raise CheckpointError(
                 f"{label} cannot be read: its files are missing, truncated or corrupt "
@@ -246,41 +241,19 @@ def _stored(
 
 def _spec(driver: str, store: dict[str, Any]) -> dict[str, Any]:
     """TensorStore's spec of an array ("zarr", "zarr3") that is read whole or not at all."""
-    if driver not in METADATA:
-        raise ValueError(f"arrays are stored by {' or '.join(METADATA)}, got {driver!r}")
     # A chunk that is not there would be read as zeros; T5X writes all of them.
     return {"driver": driver, "kvstore": store, "fill_missing_data_reads": False}
 
 
-def _metadata(spec: dict[str, Any]) -> ts.Future[ts.KvStore.ReadResult]:
-    """The file that describes an array; it is being read."""
+def _opened(spec: dict[str, Any]) -> ts.TensorStore:
+    """The array that TensorStore's ``spec`` and the file with its metadata describe."""
     import tensorstore as ts
 
-    return ts.KvStore.open(spec["kvstore"]).result().read(METADATA[spec["driver"]])
-
-
-def _open_array(spec: dict[str, Any], metadata: ts.Future[ts.KvStore.ReadResult]) -> ts.TensorStore:
-    """The array that TensorStore's ``spec`` and ``metadata``, from its file, describe."""
-    import tensorstore as ts
-
-    try:
-        found = metadata.result()
-        if found.state != "value":
-            raise FileNotFoundError("it is missing")
-        # TensorStore reads JSON too, but ends the process where values are nested very deep.
-        spec = spec | {"metadata": json.loads(found.value)}
-        return ts.open(spec, open=True, read=True, assume_metadata=True).result()
-    except Exception as error:  # Its type depends on the fault.
-        raise ValueError(f"{METADATA[spec['driver']]}: {reason(error)}") from None
-
-
-def _read(store: ts.TensorStore, parts: tuple[Index, ...]) -> np.ndarray:
-    """A part of an array."""
-    part = part_of(store, parts)
-    # TensorStore ends the process where memory does not suffice. numpy raises an error.
-    for shape in (part.shape, store.chunk_layout.read_chunk_template.shape):
-        np.empty(shape, store.dtype.numpy_dtype)
-    return part.read().result()
+    file = {"zarr": ".zarray", "zarr3": "zarr.json"}[spec["driver"]]
+    content = ts.KvStore.open(spec["kvstore"]).result()[file]
+    # TensorStore reads JSON too, but ends the process where values are nested very deep.
+    spec = spec | {"metadata": json.loads(content)}
+    return ts.open(spec, open=True, read=True, assume_metadata=True).result()
 
 
 def _keys_in(store: dict[str, Any], location: str) -> list[str]:
@@ -294,25 +267,3 @@ def _keys_in(store: dict[str, Any], location: str) -> list[str]:
             f"{location} cannot be listed ({reason(error)}); check that it is there, whole, and "
             "may be read."
         ) from None
-
-
-def _opened(location: str, name: str) -> BinaryIO:
-    """A file to read."""
-    if not is_remote(location):
-        return open(os.path.join(location, name), "rb")
-    import tensorstore as ts
-
-    return io.BytesIO(ts.KvStore.open(kvstore(location)).result()[name])
-
-
-def _target_span(unpacker: msgpack.Unpacker, wrapped: bool = True) -> tuple[int, int] | None:
-    """Where the bytes of ``target`` begin and end, or None: skipped values are never built."""
-    for _ in range(unpacker.read_map_header()):
-        key = unpacker.unpack()
-        if wrapped and key == "optimizer":  # Checkpoints of bare flax.optim lack it.
-            return _target_span(unpacker, wrapped=False)
-        begin = unpacker.tell()
-        unpacker.skip()
-        if key == "target":
-            return begin, unpacker.tell()
-    return None

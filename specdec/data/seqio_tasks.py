@@ -1,4 +1,4 @@
-"""T5's tasks and local files of pairs as seqio tasks, and any seqio task as a :class:`Task`.
+"""T5's tasks and metrics, and any seqio task as a :class:`Task`.
 
 Importing this module brings tensorflow along and registers T5's tasks, so only
 :mod:`specdec.data.tasks` does so, when a run asks. Source: ``t5/data/tasks.py`` and
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import sacrebleu
@@ -21,7 +19,7 @@ from rouge_score import rouge_scorer
 from tensorflow_datasets.core.constants import DATA_DIR
 
 from specdec.data.tasks import Example, Metrics, Task
-from specdec.data.text import BadRow, stream_pairs, text_of
+from specdec.data.text import BadRow, text_of
 from specdec.text.vocabulary import Vocabulary
 
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
@@ -62,26 +60,20 @@ def _features(vocabulary: str) -> dict[str, Any]:
     return {name: seqio.Feature(pieces, add_eos=True) for name in ("inputs", "targets")}
 
 
-def _task(
-    name: str, data: seqio.DataSource, prefix: str, source: str, target: str,
-    metric: Callable, vocabulary: str = T5_VOCABULARY,
-) -> seqio.Task:  # fmt: skip
-    """A task of ``data``'s columns ``source``, after the prefix, and ``target``."""
+def _register(
+    name: str, tfds_name: str, prefix: str, source: str, target: str, metric: Callable
+) -> None:
+    """Registers a task of the columns ``source``, after the prefix, and ``target``."""
+    if name in seqio.TaskRegistry.names():  # The t5 package was imported before.
+        return
     preprocessors = [
         functools.partial(_text_to_text, prefix=prefix, source=source, target=target),
         seqio.preprocessors.tokenize,
         seqio.CacheDatasetPlaceholder(),
         seqio.preprocessors.append_eos_after_trim,
     ]
-    return seqio.Task(name, data, _features(vocabulary), preprocessors, metric_fns=[metric])
-
-
-def _register(
-    name: str, tfds_name: str, prefix: str, source: str, target: str, metric: Callable
-) -> None:
-    if name not in seqio.TaskRegistry.names():  # It is if the t5 package was imported before.
-        task = _task(name, seqio.TfdsDataSource(tfds_name), prefix, source, target, metric)
-        seqio.TaskRegistry.add_provider(name, task)
+    data, features = seqio.TfdsDataSource(tfds_name), _features(T5_VOCABULARY)
+    seqio.TaskRegistry.add(name, data, features, preprocessors, metric_fns=[metric])
 
 
 _register(
@@ -110,31 +102,6 @@ def registered(name: str, vocabulary: str, tfds_version: str | None = None) -> s
             data = seqio.TfdsDataSource(f"{dataset}:{tfds_version}")
         _check_prepared(data)
     return task.replace(source=data, output_features=_features(_readable(vocabulary)))
-
-
-def pairs_task(
-    name: str, directory: str | os.PathLike, vocabulary: str, prefix: str, metric: str
-) -> seqio.Task:
-    """:func:`specdec.data.tasks.seqio_pairs_file`'s task, before a split of it is read."""
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
-    splits = sorted(path.stem for path in Path(directory).glob("*.tsv"))
-    if not splits:
-        raise FileNotFoundError(f"No .tsv file in {directory}.")
-
-    def rows(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
-        del shuffle_files, seed
-        path = Path(directory) / f"{split}.tsv"
-        for _ in stream_pairs(path):
-            pass  # A bad line's error in here is ours; from inside the data set, tensorflow's.
-        text = tf.TensorSpec((), tf.string)
-        return tf.data.Dataset.from_generator(
-            lambda: ({"input": a, "target": b} for a, b in stream_pairs(path)),
-            output_signature={"input": text, "target": text},
-        )
-
-    data = seqio.FunctionDataSource(rows, splits)
-    return _task(name, data, prefix, "input", "target", METRICS[metric], _readable(vocabulary))
 
 
 def read(task: seqio.Task, split: str, max_input_len: int) -> Task:

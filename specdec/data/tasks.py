@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from specdec.checkpoints.loading import bundled
-from specdec.core.arguments import whole
+from specdec.core.arguments import choice, whole
 from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
 from specdec.text.base import Tokenizer
+from specdec.text.vocabulary import Vocabulary
 
 T = TypeVar("T")
 Metrics = Callable[[Sequence[str], Sequence[str]], dict[str, float]]
@@ -222,20 +223,34 @@ def seqio_pairs_file(
     name: str, directory: str | os.PathLike, split: str, vocabulary: str, max_input_len: int,
     prefix: str = "", metric: str = "bleu",
 ) -> Task:  # fmt: skip
-    """:func:`pairs_file` as a seqio task: with a prefix, cutting and a metric of T5's.
-
-    Opening its rows checks every line first: tensorflow can neither name nor skip a bad one.
+    """:func:`pairs_file` as seqio reads it: with a prefix, cutting and a metric of T5's.
 
     Args:
+      vocabulary: a SentencePiece model file, or a directory with ``spiece.model``.
+      max_input_len: tokens, EOS included, that inputs are cut to.
       prefix: before each input, such as "translate English to German: ".
       metric: "bleu" or "rouge".
 
     Raises:
       FileNotFoundError, ValueError: as :func:`seqio_task` and :func:`pairs_file`.
     """
-    seqio_tasks = _seqio_tasks()
-    task = seqio_tasks.pairs_task(name, directory, vocabulary, prefix, metric)
-    return seqio_tasks.read(task, split, max_input_len)
+    known = _seqio_tasks().METRICS
+    choice("metric", metric, *known)
+    pairs, words = pairs_file(name, directory, split), Vocabulary(vocabulary)
+
+    def rows() -> Iterator[Example | BadRow]:
+        for row in pairs.read():
+            if isinstance(row, BadRow):
+                yield row
+            else:
+                text = prefix + row.input
+                tokens = (*words.encode(text)[: max_input_len - 1], words.eos_id)
+                yield dataclasses.replace(row, input=text, tokens=tokens)
+
+    def measure(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        return known[metric](references, outputs)
+
+    return Task(pairs.name, rows, measure)
 
 
 def _seqio_tasks():

@@ -119,10 +119,6 @@ class Tokenizer(Protocol):
         """Spelling of the first ``size`` token ids; some may be past the end."""
         ...
 
-    def pieces(self) -> list[bytes]:
-        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
-        ...
-
 
 def added_text(vocabulary: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
     """Text that ``ids`` add to that of the tokens ``before`` them; it is finished by itself.

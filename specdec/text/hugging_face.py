@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import reprlib
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -15,16 +16,18 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
-from specdec.core.checkpoint_files import CheckpointError, read_json
+from specdec.core.checkpoint_files import CheckpointError, check_whole, read_json
 from specdec.rules.spelling import Finish, Spelling
 from specdec.text.base import CLEAN_UP, SPACE, Languages, check_rows
-from specdec.text.checks import check_added, check_content, check_files
 from specdec.text.files import (
     BESIDE,
     FAIRSEQ_PIECES,
+    FILES,
     LLAMA_PIECES,
     MERGES,
     SOURCE_PIECES,
+    TARGET_PIECE_IDS,
+    TARGET_PIECES,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARIES,
@@ -33,10 +36,11 @@ from specdec.text.files import (
 )
 from specdec.text.hf_library import config_object, library_errors
 from specdec.text.pieces import spelling_of
+from specdec.text.vocabulary import read_pieces
 
 _CONFIG = "config.json"
-# Whose texts end with EOS whatever their tokenizer puts behind them. Files without a config.json
-# are a vocabulary to train with.
+# Whose texts end with EOS whatever their tokenizer puts behind them, as those of WordPiece do.
+# Files without a config.json are a vocabulary to train with.
 _ENDED = {"t5", "mt5", "umt5", "None"}
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")  # GPT-2's, T5's and RoBERTa's, BERT's.
 _PADS = ("<pad>", "[PAD]")
@@ -44,6 +48,7 @@ _SENTINEL = re.compile(r"<extra_id_\d+>")
 _TRANSLATORS = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer", "M2M100Tokenizer"}
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z][A-Za-z]+")
 _BYTE_OFFSET = 3  # Byte b is ByT5's token b + 3.
+_MOST_MADE = 10**5  # Tokens that a number in a file makes.
 _STRIPPED = {"MarianTokenizer", "M2M100Tokenizer"}  # Their texts.
 # transformers' names of the files that OpenAI and others name otherwise.
 _NAMES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
@@ -93,8 +98,7 @@ class HuggingFaceTokenizer:
         special = special if theirs.is_fast else {*theirs.all_special_tokens}
         special = {token for token in special if not _SENTINEL.fullmatch(token)} | {*_PADS}
         self._hidden = {self._tokens[token] for token in special & self._tokens.keys()} | {end}
-        bpe = theirs.is_fast and isinstance(theirs.backend_tokenizer.model, models.BPE)
-        cleans_up = theirs.clean_up_tokenization_spaces and not bpe
+        cleans_up = theirs.clean_up_tokenization_spaces and not self._is(models.BPE)
         strips = type(theirs).__name__ in _STRIPPED
         self.finish = Finish(strips, CLEAN_UP if cleans_up else ())
         self.languages = _languages(theirs, path, rows)
@@ -106,11 +110,15 @@ class HuggingFaceTokenizer:
         self.start_ids, self.end_ids = tuple(whole[:before]), tuple(whole[before + len(ids) :])
         config = path.with_name(_CONFIG)
         model_type = str(read_json(config).get("model_type") if config.is_file() else None)
-        self._adds_end = model_type in _ENDED and self.end_ids[-1:] != (end,)
+        ended = model_type in _ENDED or self._is(models.WordPiece)
+        self._adds_end = ended and self.end_ids[-1:] != (end,)
         self.end_ids += (end,) * self._adds_end
 
     def __len__(self) -> int:
         return self._size
+
+    def _is(self, kind: type) -> bool:
+        return self._theirs.is_fast and isinstance(self._theirs.backend_tokenizer.model, kind)
 
     def _ids(self, text: str, special: bool = False) -> list[int]:
         return self._theirs.encode(text, add_special_tokens=special, verbose=False)
@@ -157,10 +165,6 @@ class HuggingFaceTokenizer:
     def tokens(self) -> dict[str, int]:
         """The id of each token, by how the file writes it."""
         return tokens_of(self._theirs)
-
-    def pieces(self) -> list[bytes]:
-        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
-        return [*self.spelling(len(self)).pieces]
 
     def spelling(self, size: int) -> Spelling:
         """Spelling of the first ``size`` token ids."""
@@ -214,8 +218,8 @@ def opened(path: Path) -> Any:
     """
     beside = (path.with_name(name) for name in (TOKENIZER_CONFIG, _CONFIG))
     settings, config = (read_json(file) if file.is_file() else {} for file in beside)
-    check_files(path, settings)
-    with library_errors(path, functools.partial(_reason, path)):
+    _check_files(path, settings)
+    with library_errors(path, _reason):
         if path.name in (*VOCABULARIES, TOKENIZER_CONFIG) and path.name not in _NAMES:
             theirs = _opened(path, settings, config)
         else:
@@ -223,8 +227,47 @@ def opened(path: Path) -> Any:
         if type(theirs).__name__ == "T5Tokenizer":
             _spell_unknown(theirs)
         theirs.encode("a \U0010fffd", verbose=False)  # A tokenizer that cannot be used fails here.
-    check_added(path, theirs)
+    _check_added(path, theirs)
     return theirs
+
+
+def _check_files(path: Path, settings: Mapping[str, Any]) -> None:
+    """CheckpointError unless a vocabulary's file and those beside it are there and whole."""
+    for file in {path, *map(path.with_name, FILES)}:
+        if file.exists() or file == path:
+            check_whole(file)
+            if file.suffix in (".model", ".spm"):
+                read_pieces(file)
+    beside = [MERGES.get(path.name, path.name)]
+    if has_piece_ids(path):
+        separate = settings.get("separate_vocabs") is True
+        of_outputs = (TARGET_PIECES, TARGET_PIECE_IDS)[: 1 + separate]
+        beside = of_outputs if path.with_name(SOURCE_PIECES).is_file() else []
+    for name in beside:
+        if not path.with_name(name).is_file():
+            raise CheckpointError(
+                f"{path} cannot be read without {name}, which is not beside it; copy or "
+                "download it too."
+            )
+    for field in ("extra_ids", "offset"):
+        if type(value := settings.get(field, 0)) is not int or not 0 <= value <= _MOST_MADE:
+            raise CheckpointError(
+                f"{path.with_name(TOKENIZER_CONFIG)}: {field} is {reprlib.repr(value)}, not a "
+                f"number of tokens, at most {_MOST_MADE}; correct it."
+            )
+
+
+def _check_added(path: Path, theirs: Any) -> None:
+    """CheckpointError unless added tokens have the ids that the files give."""
+    for given, token in theirs.init_kwargs.get("added_tokens_decoder", {}).items():
+        found, text = theirs.convert_tokens_to_ids(str(token)), reprlib.repr(str(token))
+        if found != given:
+            raise CheckpointError(
+                f"{path} and the files beside it give the added token {text} the id {given}, but "
+                f"it gets {found}: ids of added tokens must follow those of the vocabulary, "
+                "without gaps. Correct added_tokens.json, added_tokens_decoder in "
+                "tokenizer_config.json or added_tokens in tokenizer.json, whichever has it."
+            )
 
 
 def _opened(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
@@ -309,9 +352,7 @@ def _spell_unknown(theirs: Any) -> None:
         backend.decoder = decoders.Sequence([decoders.ByteFallback(), backend.decoder])
 
 
-def _reason(path: Path, error: BaseException) -> str:
-    if path.with_name(TOKENIZER).is_file():
-        check_content(path.with_name(TOKENIZER))
+def _reason(error: BaseException) -> str:
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", 250)
     return (
         f" cannot be read by transformers, with the files beside it ({reason}); copy or download "

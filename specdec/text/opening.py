@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 from specdec.core.checkpoint_files import read_json
-from specdec.text.base import Tokenizer, check_languages, check_rows
+from specdec.text.base import Tokenizer, check_rows
 from specdec.text.files import FILES, MERGES, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from specdec.text.hugging_face import HuggingFaceTokenizer, opened, tokens_of
 from specdec.text.vocabulary import Vocabulary, read_pieces
-from specdec.text.word_pieces import WordPieces, is_trained_here
 
 
 def open_tokenizer(
@@ -27,8 +26,7 @@ def open_tokenizer(
 
     Raises:
       ValueError: see :class:`~specdec.text.hugging_face.HuggingFaceTokenizer` and
-        :class:`~specdec.text.vocabulary.Vocabulary`; or a language is given, but the vocabulary has
-        none.
+        :class:`~specdec.text.vocabulary.Vocabulary`.
     """
     path = Path(path)
     if of_t5x and path.name not in (TOKENIZER, *MERGES):
@@ -36,11 +34,8 @@ def open_tokenizer(
     elif _is_pieces_alone(path):
         found = Vocabulary(path)
         check_rows(path, len(found), rows)
-    elif path.name == TOKENIZER and is_trained_here(path):
-        found = WordPieces(path, rows)
     else:
         found = HuggingFaceTokenizer(path, rows, source_language)
-    check_languages(found, source_language=source_language)
     return found
 
 
@@ -82,8 +77,6 @@ def difference(ours: Path, theirs: Path) -> str | None:
 def _tokens(path: Path) -> dict[str, int]:
     if _is_pieces_alone(path):
         return Vocabulary(path).tokens()
-    if path.name == TOKENIZER and is_trained_here(path):
-        return WordPieces(path).tokens()
     return tokens_of(opened(path))
 
 

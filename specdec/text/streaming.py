@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -61,22 +61,3 @@ def settled(text: str, vocabulary: Tokenizer, stop: Sequence[str | int]) -> str:
         if any(isinstance(each, str) and each.startswith(text[-size:]) for each in stop):
             return text[:-size]
     return text
-
-
-def pieces(
-    parts: Iterator[tuple[np.ndarray, int, str, End | None]], vocabulary: Tokenizer | None,
-    stop: Sequence[str | int],
-) -> Iterator[Piece]:  # fmt: skip
-    """The pieces of an output.
-
-    Args:
-      parts: after each block all tokens so far, how many of them were guesses, their text, and why
-        the output has ended, if it has.
-    """
-    shown, count, guessed = "", 0, 0
-    for tokens, accepted, text, ended in parts:
-        if ended is None and vocabulary is not None:
-            text = settled(text, vocabulary, stop)
-        new = text[len(shown) :]
-        yield Piece(new, tokens[count:], accepted - guessed, ended)
-        shown, count, guessed = shown + new, len(tokens), accepted

@@ -113,10 +113,6 @@ class Vocabulary:
             for i, name in enumerate(names)
         }
 
-    def pieces(self) -> list[bytes]:
-        """Bytes that each token adds to a text, in UTF-8; none for tokens without text."""
-        return [*self.spelling(len(self)).pieces]
-
     def spelling(self, size: int) -> Spelling:
         """Spelling of the first ``size`` token ids."""
 

@@ -191,7 +191,8 @@ def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None
             f"The model's eos_id is {model.eos_id}; with this vocabulary it needs "
             f"{vocabulary.eos_id}."
         )
-    in_texts = model.pad_id < len(vocabulary) and vocabulary.pieces()[model.pad_id]
+    pieces = vocabulary.spelling(len(vocabulary)).pieces
+    in_texts = model.pad_id < len(vocabulary) and pieces[model.pad_id]
     in_texts = in_texts or model.pad_id in vocabulary.encode("\U00010000")  # Unknown: Linear B.
     if in_texts or model.pad_id == model.eos_id:
         raise ValueError(

@@ -263,7 +263,7 @@ t5x = {str(tmp_path / "t5x")!r}
 save_t5x(t5x, *load_huggingface(source), 1)
 shutil.copy(source / "spiece.model", t5x)
 copying = {{"target": t5x, "draft": specdec.Copying()}}
-for given in ({{"name": "quickstart"}}, {{"name": "quickstart_lm"}}, copying):
+for given in ({{"name": "quickstart"}}, copying):
     words = specdec.load_pair(**given).vocabulary
     assert words.decode(words.encode("the house", add_eos=True)) == "the house"
 print(seen())

@@ -177,15 +177,11 @@ DAMAGES = {
     ),
     "weights of PyTorch": (
         moved("pytorch_model.bin"),
-        r"has pytorch_model.bin, but no model.safetensors: convert it with .*AutoModelForSeq2SeqLM"
+        r"has neither model.safetensors .*AutoModelForSeq2SeqLM"
         r".from_pretrained\('.*good'\).save_pretrained",
     ),
-    "weights of Flax": (
-        moved("flax_model.msgpack"),
-        r"has flax_model.msgpack, but .* transformers 4.*, from_flax=True\).save_pretrained",
-    ),
     "an adapter": (
-        adapter, r"holds an adapter \(adapter_config.json\), such as .*\.merge_and_unload\(\)\.save"
+        adapter, r"holds an adapter \(adapter_config.json\), .*\.merge_and_unload\(\)\.save_pre"
     ),
     "cut to 200 bytes": (cut(200), "model.safetensors is truncated or corrupt"),
     "no query": (of_query(None), f"is missing parameter {QUERY}; check that config.json"),

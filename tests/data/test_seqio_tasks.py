@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import pytest
+import sacrebleu
 
 import specdec.data
 from specdec.checkpoints import save_huggingface
@@ -106,23 +107,28 @@ def test_local_pairs_as_a_seqio_task(pairs):
         expected_tokens(example.input) for example in task.examples
     ]
     assert task.metrics(["ein Haus"], ["ein Haus"]).keys() == {"rouge1", "rouge2", "rougeLsum"}
+    task = seqio_pairs_file("houses", pairs, "test", str(VOCABULARY), 256, "say: ", "bleu")
+    short, whole = "das ist ein altes Haus", "das ist ein altes Haus am Meer"
+    bleu = sacrebleu.corpus_bleu([short], [[whole]], tokenize="intl").score
+    assert task.metrics([short], [whole]) == {"bleu": bleu}
+    assert task.metrics([whole], [short]) != {"bleu": bleu}
 
 
-def test_text_that_is_not_utf_8_is_a_bad_row(pairs):
+def test_text_that_is_not_utf_8_is_a_bad_row(tfds_data):
     import seqio
     import tensorflow as tf
 
     from specdec.data import seqio_tasks
 
     def rows(split, shuffle_files, seed=None):
-        columns = {"input": [b"good", b"\xff"], "target": [b"fine", b"bad"]}
+        columns = {"en": [b"good", b"\xff"], "de": [b"fine", b"bad"]}
         return tf.data.Dataset.from_tensor_slices(columns)
 
-    task = seqio_tasks.pairs_task("raw", pairs, str(VOCABULARY), "", "bleu")
+    task = seqio_tasks.registered("wmt_t2t_ende_v003", str(VOCABULARY))
     task = task.replace(source=seqio.FunctionDataSource(rows, ["test"]))
     fine, bad = seqio_tasks.read(task, "test", 24).read()
     assert fine.reference == "fine"
-    assert bad.reason == "raw/test:2: not UTF-8 (invalid start byte)."
+    assert bad.reason == "wmt_t2t_ende_v003/test:2: not UTF-8 (invalid start byte)."
 
 
 def _decode(tmp_path, task, *bindings):
@@ -216,21 +222,19 @@ def test_a_vocabulary_that_cannot_be_read(tfds_data, tmp_path):
         seqio_task("wmt_t2t_ende_v003", "test", f"file://{tmp_path}/none", 256)
 
 
-def test_local_pairs_that_are_not_there_or_damaged(pairs, tmp_path):
-    def read(**change):
-        given = {"split": "test", "metric": "bleu", "directory": pairs} | change
-        return seqio_pairs_file("houses", vocabulary=str(VOCABULARY), max_input_len=9, **given)
+def test_local_pairs_that_are_not_there_or_damaged(pairs):
+    def read(split="test", metric="bleu"):
+        return seqio_pairs_file("houses", pairs, split, str(VOCABULARY), 3, metric=metric)
 
-    with pytest.raises(FileNotFoundError, match=r"No \.tsv file in"):
-        read(directory=tmp_path / "none")
-    with pytest.raises(ValueError, match="houses has no split 'dev'; it has test"):
-        read(split="dev")
-    with pytest.raises(ValueError, match="metric must be one of bleu, rouge"):
+    with pytest.raises(FileNotFoundError, match=r"No data file at .*dev\.tsv"):
+        read("dev")
+    with pytest.raises(ValueError, match="metric must be"):
         read(metric="meteor")
     with open(pairs / "test.tsv", "a") as file:
         file.write("no tab\n")
-    with pytest.raises(ValueError, match=r"test\.tsv:3: expected 'input<TAB>target'"):
-        next(read().read())
+    *good, bad = read().read()
+    assert [example.tokens for example in good] == [expected_tokens(text, 3) for text, _ in PAIRS]
+    assert "test.tsv:3: expected 'input<TAB>target'" in bad.reason
 
 
 def test_a_task_that_post_processes(tfds_data):

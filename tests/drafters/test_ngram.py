@@ -1,8 +1,10 @@
 """N-gram tables: counted, kept, looked up."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from specdec.checkpoints import CheckpointError
@@ -152,62 +154,40 @@ def test_bad_files(tmp_path, sequences):
         of_order(count(sequences, 2), 3)
 
 
-def first_twice(rows):
-    return np.concatenate([rows[:1], rows[:-1]])
+def halved(name):
+    return lambda arrays, metadata: arrays.update({name: arrays[name] // 2})
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "problem"),
+    "change",
     [
-        ("unigram", lambda a: a * 2, "unigram must be of sum 1, not 2"),
-        ("unigram", lambda a: a - 0.1, "unigram must be probabilities, none of them NaN or below"),
-        ("unigram", lambda a: a.astype(np.float64), "the array unigram must be stored as F32"),
-        ("best", lambda a: a * 0 - 1, f"best must be a token below {V}"),
-        ("1.contexts", lambda a: a[:, 0], "1.contexts must be rows of 1 tokens"),
-        ("1.contexts", lambda a: a * 0 + V, rf"1.contexts must be tokens in 0\.\.{V - 1}"),
-        ("2.contexts", first_twice, "2.contexts must be in ascending order, each there once"),
-        ("2.contexts", None, "the array 2.contexts must be left out|the metadata's order must be"),
-        ("2.best", None, "the array 2.best must be there"),
-        ("1.counts", lambda a: -a, "1.counts must be at least 1 each"),
-        ("2.successors", lambda a: a[:-1], "2.successors must be .* as many as the counts add up"),
-        ("1.successors", lambda a: a * 0, "1.successors must be in ascending order behind each"),
-        ("2.weights", lambda a: a * 10, "2.weights must be of sum 1 at most in a context, not"),
-        ("2.weights", lambda a: np.where(a > 0.3, np.nan, a), "2.weights must be at least 0, none"),
-        ("3.weights", lambda a: np.ones(3, "f4"), "the array 3.weights must be left out"),
+        halved("2.weights"),
+        halved("1.counts"),
+        lambda arrays, metadata: arrays.pop("2.best"),
+        lambda arrays, metadata: arrays.update({"3.weights": arrays["2.weights"]}),
+        lambda arrays, metadata: metadata.update(order="2"),
+        lambda arrays, metadata: metadata.pop("vocabulary"),
     ],
-)  # fmt: skip
-def test_a_damaged_file_is_one_clear_error(tmp_path, sequences, name, change, problem):
+)
+def test_a_damaged_file_is_one_clear_error(tmp_path, sequences, change):
     path = tmp_path / "ngrams.safetensors"
     save_ngrams(path, count(sequences, 3), None)
-    rewrite(path, name, change)
-    with pytest.raises(CheckpointError, match=f"ngrams.safetensors is damaged: ({problem})") as e:
+    with safe_open(path, "numpy") as file:
+        arrays, metadata = load_file(path), file.metadata()
+    change(arrays, metadata)
+    save_file(arrays, path, metadata)
+    with pytest.raises(CheckpointError, match=r"ngrams.safetensors is damaged: its checksum"):
         load_ngrams(path)
-    assert "\n" not in str(e.value)
 
 
-def rewrite(path, name=None, change=None, **metadata):
-    """Changes an array, drops it (None), or changes the metadata."""
-    arrays = load_file(path)
-    known = {"format": "specdec n-gram tables 1", "order": "3", "vocabulary": ""} | metadata
-    if change is not None:
-        arrays[name] = np.array(change(arrays.get(name)), order="C")
-        if arrays[name].dtype != load_file(path).get(name, arrays[name]).dtype == np.uint16:
-            arrays[name] = arrays[name].astype(np.uint16)
-    elif name is not None:
-        del arrays[name]
-    save_file(arrays, path, {name: text for name, text in known.items() if text is not None})
-
-
-@pytest.mark.parametrize("order", ["x", "2", "4", None])
-def test_metadata_that_is_wrong_is_one_clear_error(tmp_path, sequences, order):
-    path = tmp_path / "ngrams.safetensors"
-    save_ngrams(path, count(sequences, 3), None)
-    rewrite(path, order=order)
-    with pytest.raises(CheckpointError, match='damaged: the metadata\'s order must be "3"'):
-        load_ngrams(path)
-    rewrite(path, vocabulary=None)
-    with pytest.raises(CheckpointError, match="damaged: the metadata's vocabulary must be there"):
-        load_ngrams(path)
+def test_a_file_without_a_checksum_is_an_older_one(tmp_path, sequences):
+    path, tables = tmp_path / "ngrams.safetensors", count(sequences, 3)
+    save_ngrams(path, tables, None)
+    with safe_open(path, "numpy") as file:
+        arrays, metadata = load_file(path), file.metadata()
+    del metadata["checksum"]
+    save_file(arrays, path, metadata)
+    jax.tree.map(np.testing.assert_array_equal, load_ngrams(path)[0], tables)
 
 
 class TheseTables:

@@ -149,7 +149,6 @@ def test_a_language_is_missing_or_unknown(tmp_path):
         ("target.spm", None, r"vocab.json cannot be read without target.spm"),
         ("target_vocab.json", None, r"vocab.json cannot be read without target_vocab.json"),
         ("vocab.json", b'{"a": 0}', r"vocab.json cannot be read by .*<unk> token must be in"),
-        ("tokenizer_config.json", b'{"separate_vocabs": 3}', r"separate_vocabs is 3, not true or"),
     ],
 )
 def test_damaged_files_of_marian(tmp_path, name, content, message):
@@ -165,10 +164,6 @@ def test_damaged_files_of_marian(tmp_path, name, content, message):
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-def of_model(text):
-    return f'{{"added_tokens": [], "model": {text}}}'
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -176,25 +171,17 @@ def of_model(text):
         ("spiece.model", "\n\x05", "is not a SentencePiece model that can be read"),
         ("tokenizer_config.json", "[]", "is not a JSON object"),
         ("tokenizer_config.json", '{"extra_ids": true}', "extra_ids is True, not a number"),
-        ("tokenizer_config.json", '{"pad_token": "\\ud800"}', "pad_token is .*, not a token"),
+        ("tokenizer_config.json", '{"extra_special_tokens": 3}', "cannot be read by transformers"),
+        ("tokenizer.json", '{"model": {', "cannot be read by transformers, .*JSONDecodeError"),
         (
-            "tokenizer_config.json",
-            '{"added_tokens_decoder": {"3": {"content": "a", "lstrip": 1}}}',
-            "lstrip is 1, not true or false",
+            "tokenizer.json", '{"added_tokens": [], "model": []}', "cannot be read by transformers"
         ),
-        ("tokenizer_config.json", '{"extra_special_tokens": 3}', "tokens is 3, not a list of t"),
-        ("added_tokens.json", '{"<": "154"}', ".'<'. is .154., not a token's id"),
-        ("added_tokens.json", '{"<": 154, ">": 154}', "gives id 154 to both '<' and '>'"),
-        ("tokenizer.json", '{"model": {', "is not valid JSON"),
-        ("tokenizer.json", of_model("[]"), "model is .., not an object"),
-        ("tokenizer.json", of_model('{"vocab": {"a": 0, "b": 0}}'), "id 0 to both 'a' and 'b'"),
         (
             "tokenizer.json",
             '{"added_tokens": [], "normalizer": {"type": "Precompiled", "precompiled_charsmap": '
             '"AAAA"}, "model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 0}}',
             "tokenizer.json cannot be read by transformers",
         ),
-        ("tokenizer_config.json", '{"tokenizer_class": "AutoModel"}', "is 'AutoModel', not a cla"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_one_line(spiece, tmp_path, name, content, words):

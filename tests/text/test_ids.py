@@ -235,7 +235,9 @@ def test_unknown_characters_of_a_t5(tmp_path, spelt):
         ids = ours.encode("The fox 🙂 <0x41> ж")
         shown = "The fox 🙂 <0x41> ж" if spelt else "The fox  x1 "
         assert (ours.decode(ids), ids.count(0)) == (shown, 0 if spelt else 5)
-        every_byte = {bytes([byte]) for byte in range(128, 256)} <= {*ours.pieces()}
+        every_byte = {bytes([byte]) for byte in range(128, 256)} <= {
+            *ours.spelling(len(ours)).pieces
+        }
         assert every_byte == spelt
 
 
@@ -248,7 +250,7 @@ def test_byt5(tmp_path, bare):
     ours = check(tmp_path, texts=[*TEXTS, "x</s>", " </s> x", "a <extra_id_124> b"], rows=384)
     ids = [0xC3 + 3, 0xF0 + 3, 100, 0xBC + 3]  # No characters.
     assert ours.decode([*ids, 10**6]) == "a"
-    assert ours.pieces()[3:259] == [bytes([byte]) for byte in range(256)]
+    assert [*ours.spelling(259).pieces[3:]] == [bytes([byte]) for byte in range(256)]
 
 
 @pytest.mark.parametrize("told", [{}, {"add_prefix_space": True, "add_bos_token": True}])
@@ -305,7 +307,7 @@ def test_a_tokenizer_json_whose_model_has_no_type(tmp_path):
     assert ours.encode(text) == auto(tmp_path)(text, add_special_tokens=False).input_ids
     assert (ours.encode(text), ours.encode(text, add_eos=True)[-1]) == ([4, 5, 6, 4], 1)
     assert ours.decode(ours.encode(text, add_eos=True)) == text
-    assert ours.pieces()[:7] == [b"", b"", b"", b" ", b" a", b"b", b"c"]
+    assert [*ours.spelling(7).pieces] == [b"", b"", b"", b" ", b" a", b"b", b"c"]
 
 
 def test_languages_beyond_a_trimmed_embedding(tmp_path):

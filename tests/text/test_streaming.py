@@ -14,7 +14,7 @@ from specdec.decoding import loop
 from specdec.decoding.batches import make_batches
 from specdec.rules.spelling import Finish
 from specdec.text.hugging_face import HuggingFaceTokenizer
-from specdec.text.streaming import Piece, pieces, settled, sure
+from specdec.text.streaming import settled, sure
 
 TEXT = "The quick brown fox"
 LIMIT = 24
@@ -77,16 +77,6 @@ def test_what_may_change_is_held_back():
     assert settled("aXX", letters, ["XXXY", "Y"]) == "a"
 
 
-def test_a_character_comes_whole():
-    letters = type("Settled", (), {"finish": Finish()})()
-    tokens = np.arange(3)
-    parts = [(tokens[:1], 0, "\ufffd", None), (tokens[:2], 1, "ä", None), (tokens, 1, "äb", "eos")]
-    found = list(pieces(iter(parts), letters, ()))
-    assert [piece.text for piece in found] == ["", "ä", "b"]
-    assert [piece.accepted for piece in found] == [0, 1, 0]
-    assert isinstance(found[0], Piece)
-
-
 def test_bytes_that_are_torn_later(tmp_path):
     """What was shown stays, though a byte may turn all bytes before it into U+FFFD."""
     names = ["</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "▁b"]
@@ -99,15 +89,12 @@ def test_bytes_that_are_torn_later(tmp_path):
     words = HuggingFaceTokenizer(tmp_path / "tokenizer.json")
     some = [names.index(name) for name in ("<0x41>", "<0xC3>", "<0xA4>", "a", "▁b")]
 
-    def part(tokens, count):
-        row = tokens[:count].tolist()
-        if count == len(tokens):
-            return tokens, 0, words.decode(row), "limit"
-        return tokens[:count], 0, sure(words.decode, row, words), None
-
-    for tokens in np.random.default_rng(0).choice(some, (20, 12)):
-        found = pieces((part(tokens, count + 1) for count in range(12)), words, ())
-        assert "".join(piece.text for piece in found) == words.decode(tokens.tolist())
+    for tokens in np.random.default_rng(0).choice(some, (20, 12)).tolist():
+        shown = ""
+        for count in range(12):
+            text = settled(sure(words.decode, tokens[:count], words), words, ())
+            shown += text[len(shown) :]
+        assert words.decode(tokens).startswith(shown)
 
 
 def test_time_that_is_over(pair):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from specdec.runs.train import word_pieces
 from specdec.text.base import EOS_ID, PAD_ID
@@ -54,10 +53,10 @@ def pieces(tmp_path_factory):
 
 def test_special_tokens_have_the_ids_that_training_needs(pieces):
     assert len(pieces) == 45
-    backend = pieces._model
-    found = [backend.id_to_token(i) for i in range(5)]
-    assert found == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
+    found = sorted(pieces.tokens().items(), key=lambda item: item[1])[:5]
+    assert [text for text, _ in found] == ["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]"]
     assert pieces.eos_id == 1
+    assert pieces.encode("the", add_eos=True) == [START_ID, *pieces.encode("the"), 1]
     assert START_ID == 3
 
 
@@ -68,14 +67,6 @@ def test_the_recipe_trains_one(tmp_path):
     ours = open_tokenizer(tmp_path / "tokenizer.json")
     assert len(ours) == 45
     assert ours.decode(ours.encode(SENTENCES[0])) == "the ants sang singing songs."
-
-
-def test_transformers_reads_the_same_file(pieces):
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(pieces.path), unk_token="[UNK]")
-    for text in (*SENTENCES, "zebra's unseen 42"):
-        assert theirs(text, add_special_tokens=False)["input_ids"] == pieces.encode(text)
-    again = open_tokenizer(pieces.path)
-    assert again.encode(SENTENCES[0]) == pieces.encode(SENTENCES[0])
 
 
 def test_too_many_pieces_are_refused(tmp_path):

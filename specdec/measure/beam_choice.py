@@ -68,7 +68,7 @@ class BeamSpace:
 
     def estimate(self, found: Mapping[str, Timed]) -> Choice:
         last, plain, probe = self._gammas[-1], found[PLAIN].block, found[str(self._probe)]
-        counts = sum(np.sum(each.counts.levels, axis=0) for each in probe.results)
+        counts = sum(np.sum(each.levels, axis=0) for each in probe.results)
         shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
         verify, cost, note = probe.block / plain, 0.0, "v includes the draft."
         if _WIDE in found:

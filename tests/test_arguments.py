@@ -72,6 +72,7 @@ def test_a_small_seed_gives_the_keys_that_it_always_gave(seed):
     ("option", "message"),
     [
         ({"gamma": "2"}, 'gamma must be a whole number or "auto", got \'2\''),
+        ({"max_decode_len": 2**31}, "max_decode_len must be at most 2147483647"),
         ({"gamma": 0}, r"gamma must be in \[1, max_decode_len - 1\] = \[1, 3\], got 0"),
         ({"max_input_len": None}, "max_input_len must be a whole number"),
         ({"seed": 2**64}, "seed must be in"),

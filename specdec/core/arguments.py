@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+MOST = 2**31 - 1  # A compiled program counts in 32 bits.
 MOST_SIZE = 2**24  # Of a network: above every model's, and far below what overflows.
 MOST_LAYERS = 10_000  # Each has names of its own.
 
@@ -16,14 +17,19 @@ MOST_LAYERS = 10_000  # Each has names of its own.
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """``value`` as an int.
 
+    Args:
+      most: :data:`MOST` if None.
+
     Raises:
       ValueError: it is no whole number, or not in least..most.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number, got {value!r}.")
     value = int(value)
-    if value < least or (most is not None and value > most):
-        limits = f"at least {least}" if most is None else f"in {least}..{most}"
+    if not least <= value <= (MOST if most is None else most):
+        limits = f"in {least}..{most}"
+        if most is None:
+            limits = f"at least {least}" if value < least else f"at most {MOST}"
         raise ValueError(f"{name} must be {limits}, got {value}.")
     return value
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from t5x import models  # Where T5X is not installed, pyright takes this very fi
 from t5x.examples.t5 import network  # pyright: ignore[reportMissingImports]
 
 from specdec.checkpoints.loading import DraftLoader, as_loaded
+from specdec.core.arguments import MOST
 from specdec.decoding.build import build_engine, build_search, following, open_rules
 from specdec.decoding.engine import EngineParams
 from specdec.decoding.loop import decode
@@ -138,7 +138,7 @@ class SpeculativeEncoderDecoderModel(
         shapes = jax.eval_shape(lambda: model.pack(init_params(config, jax.random.key(0))))
         target = as_loaded(model, shapes, "T5X's module")
         # The limit is T5X's, and is known later.
-        unlimited = dataclasses.replace(decoding, max_decode_len=sys.maxsize)
+        unlimited = dataclasses.replace(decoding, max_decode_len=MOST)
         self._beams, self._rules = decoding.beam, open_rules(target, unlimited)
         if draft is None:
             self._depth, self._draft_params = 0, ()

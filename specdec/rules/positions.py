@@ -6,20 +6,16 @@ What is forced has the logit 0, and all else -inf, as in transformers: beams cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specdec.core.arguments import whole
-from specdec.core.fields import Natural, Whole, checked
+from specdec.core.arguments import MOST, whole
+from specdec.core.fields import Natural, checked
 from specdec.core.pytrees import pytree, static_field
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 from specdec.types import AnyArray
-
-MOST = 2**31 - 1  # Tokens are counted in 32 bits.
-_Tokens = Annotated[int, Whole(0, MOST)]
 
 
 @checked(named=True)
@@ -37,7 +33,7 @@ class MinLength:
         ``max_decode_len``.
     """
 
-    length: _Tokens
+    length: Natural
 
     def open(self, target: RuleTarget) -> OpenRule:
         if not target.continues:  # The start token.
@@ -59,7 +55,7 @@ class MinNewTokens:
         ``max_decode_len``.
     """
 
-    count: _Tokens
+    count: Natural
 
     def open(self, target: RuleTarget) -> OpenRule:
         _check_least("MinNewTokens", self.count, self.count, target)
@@ -131,7 +127,7 @@ class Suppressed:
     """
 
     tokens: Sequence[int]
-    at: _Tokens | None = None
+    at: Natural | None = None
 
     def __post_init__(self):
         if isinstance(self.tokens, str) or not isinstance(self.tokens, Iterable):

@@ -37,6 +37,7 @@ class More(Options):
     ("given", "message"),
     [
         ({"size": 0}, "size must be at least 1, got 0."),
+        ({"size": 2**31}, "size must be at most 2147483647, got 2147483648."),
         ({"size": 1.0}, "size must be a whole number, got 1.0."),
         ({"size": 9, "some": 10}, "some must be in 0..9, got 10."),
         ({"size": None}, "size must be a whole number, got None."),

@@ -106,7 +106,7 @@ def test_without_rules_nothing_of_them_is_in_the_program(monkeypatch):
         (lambda: specdec.RepetitionPenalty(1e300), "must be above 0 .*, a number of float32"),
         (lambda: specdec.PresencePenalty(float("nan")), "must be a finite number"),
         (lambda: specdec.NoRepeatNgram(0), "size must be at least 1"),
-        (lambda: specdec.MinLength(2**31), "MinLength.length must be in 0..2147483647"),
+        (lambda: specdec.MinLength(2**31), "MinLength.length must be at most 2147483647"),
         (lambda: specdec.Forbidden("x"), "needs a list of strings or lists"),
         (lambda: specdec.Forbidden([[]]), "none of them empty"),
         (lambda: specdec.Forbidden([b"ab"]), "is a string or a list of token ids, got b'ab'"),

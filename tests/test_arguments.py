@@ -222,17 +222,6 @@ def test_texts_of_another_kind(pair, texts, message):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (("1.0",), "temperature must be finite"), ((1.0, -1), "top_k .* must be at least 0"),
-    ],
-)  # fmt: skip
-def test_samplings(fields, message):
-    with pytest.raises(ValueError, match=message):
-        SamplingConfig(*fields)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"target": "quickstart", "draft": specdec.Copying}, "draft must be a checkpoint's path"),

@@ -66,7 +66,7 @@ def reason(error: Exception) -> str:
     return textwrap.shorten(str(error).split(" [")[0], 300)
 
 
-def small_file(location: str, name: str) -> bytes | None:
+def content_of(location: str, name: str) -> bytes | None:
     """A file's bytes; None where a directory has none of that name.
 
     Raises:
@@ -93,8 +93,8 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
     """
     source = f"{location}/{name}"
     try:
-        tree = serialization.msgpack_restore(small_file(location, name) or b"")
-        tree = tree.get("optimizer", tree).get("target")  # Those of bare flax.optim have no former.
+        tree: Any = serialization.msgpack_restore(content_of(location, name) or b"")
+        tree = tree.get("optimizer", tree)["target"]  # Bare flax.optim's have no "optimizer".
         leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
     except CheckpointError:
         raise

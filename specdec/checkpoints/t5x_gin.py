@@ -13,7 +13,7 @@ import posixpath
 from typing import Any
 
 from specdec.checkpoints.parameters import CheckpointError
-from specdec.checkpoints.t5x_files import is_remote, reason, small_file
+from specdec.checkpoints.t5x_files import content_of, is_remote, reason
 from specdec.models.transformer.config import TransformerConfig
 
 NAME = "config.gin"
@@ -37,7 +37,7 @@ def with_gin(config: TransformerConfig, location: str) -> TransformerConfig:
     if not is_remote(location):
         location = os.path.abspath(location)
     for directory in (location, posixpath.dirname(location)):
-        if (text := small_file(directory, NAME)) is not None:
+        if (text := content_of(directory, NAME)) is not None:
             return _applied(config, text, f"{directory}/{NAME}")
     return config
 

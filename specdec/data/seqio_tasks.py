@@ -72,8 +72,11 @@ def _register(
         seqio.CacheDatasetPlaceholder(),
         seqio.preprocessors.append_eos_after_trim,
     ]
-    data, features = seqio.TfdsDataSource(tfds_name), _features(T5_VOCABULARY)
-    seqio.TaskRegistry.add(name, data, features, preprocessors, metric_fns=[metric])
+    task = seqio.Task(
+        name, seqio.TfdsDataSource(tfds_name), _features(T5_VOCABULARY), preprocessors,
+        metric_fns=[metric],
+    )  # fmt: skip
+    seqio.TaskRegistry.add_provider(name, task)
 
 
 _register(

@@ -282,9 +282,10 @@ def _opened(path: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) 
     sized = path.name != VOCABULARY or "extra_ids" in settings
     if not sized and b"<extra_id_0>" in path.read_bytes():
         options["extra_ids"] = 0  # Sentinels are among the pieces.
-    # Of a UMT5, transformers reads tokenizer.json alone.
+    # WordPieces that were trained here are no class's. Of a UMT5, tokenizer.json alone is read.
+    trained_here = path.name == TOKENIZER and b'"WordPiece"' in path.read_bytes()
     if (
-        (not named and "model_type" not in config)
+        (not named and (trained_here or "model_type" not in config))
         or (path.name == VOCABULARY and registered == "TokenizersBackend")
     ):  # fmt: skip
         return getattr(transformers, _guessed(path)).from_pretrained(path.parent, **options)

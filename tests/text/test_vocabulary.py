@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
 from specdec.runs.train import word_pieces
@@ -58,6 +61,18 @@ def test_special_tokens_have_the_ids_that_training_needs(pieces):
     assert pieces.eos_id == 1
     assert pieces.encode("the", add_eos=True) == [START_ID, *pieces.encode("the"), 1]
     assert START_ID == 3
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart", "gpt2"])
+def test_ids_do_not_depend_on_the_model_beside(pieces, tmp_path, model_type):
+    shutil.copy(pieces.path, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    ours = open_tokenizer(tmp_path / "tokenizer.json")
+    for text in (*SENTENCES, "zebra's unseen 42"):
+        ids = pieces.encode(text)
+        assert ours.encode(text) == ids
+        assert ours.encode(text, add_eos=True) == [START_ID, *ids, 1]
+        assert ours.decode(ids) == pieces.decode(ids)
 
 
 def test_the_recipe_trains_one(tmp_path):

@@ -1,4 +1,4 @@
-"""Use of transformers on a checkpoint's files; it is imported where one is opened.
+"""Use of transformers on a checkpoint's files; it is imported where one is opened, torch not.
 
 Nothing that a file names is run: classes are chosen by model_type from those that transformers has.
 """
@@ -6,8 +6,12 @@ Nothing that a file names is run: classes are chosen by model_type from those th
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -106,6 +110,7 @@ def library_errors(path: Path, reason: Callable[[BaseException], str] = _reason)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _without_torch()
             yield
     except (CheckpointError, KeyboardInterrupt, SystemExit):
         raise
@@ -113,3 +118,39 @@ def library_errors(path: Path, reason: Callable[[BaseException], str] = _reason)
         raise CheckpointError(f"{path}{reason(error)}") from None
     finally:
         logging.disable(disabled)
+
+
+class _Later:
+    """torch, imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+@functools.cache
+def _without_torch() -> None:
+    """Imports what reads files from transformers, without torch, which takes seconds more.
+
+    Two of these modules import torch if it is installed, though only models need it: here they
+    find it missing, and get it when they use it. (Where it is not, transformers would say so.)
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    names = ("transformers.utils", "transformers.utils.import_utils")
+    libraries: list[Any] = [*map(importlib.import_module, names)]
+    utils, import_utils = libraries
+    there = import_utils.is_torch_available
+    if "torch" in sys.modules or not there():
+        return
+    asked = vars(utils), vars(import_utils)
+    for names in asked:
+        names["is_torch_available"] = lambda: False
+    try:
+        modules = [importlib.import_module(f"transformers.{name}") for name in _IMPORTING]
+    finally:
+        for names in asked:
+            names["is_torch_available"] = there
+    for module in modules:
+        vars(module).update(is_torch_available=there, torch=_Later())
+
+
+_IMPORTING = ("modeling_rope_utils", "utils.type_validators")

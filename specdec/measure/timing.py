@@ -168,7 +168,7 @@ class _FreePointMasses(RandomDrafter):
         return dataclasses.replace(draft, probs=None, independent=False), state
 
 
-Decoder = TypeVar("Decoder", BatchDecoder, SpeculativeBeamDecoder)
+Decoder = TypeVar("Decoder", bound=BatchDecoder | SpeculativeBeamDecoder)
 
 
 def without_draft(fast: Decoder, shape: Topology | None = None) -> Decoder:

@@ -77,6 +77,7 @@ def choose(
     if known is not None and known.levels < decoding.max_decode_len:
         return known
     choice = chooser.choose(space, batches, decoding.max_decode_len, agree)
-    if remember and choice.candidates[0].measured is not None:  # Else time was up too early.
+    # Else time was up too early.
+    if remember and any(each.measured is not None for each in choice.candidates):
         keep(cache_directory(), key, choice)
     return choice

@@ -70,10 +70,8 @@ class BeamSpace:
         last, plain, probe = self._gammas[-1], found[PLAIN].block, found[str(self._probe)]
         counts = sum(np.sum(each.levels, axis=0) for each in probe.results)
         shares = tuple((np.asarray(counts) / np.sum(counts)).tolist())
-        verify, cost, note = probe.block / plain, 0.0, "v includes the draft."
-        if _WIDE in found:
-            verify, note = found[_WIDE].block / plain, ""
-            cost = max(0.0, (probe.block / plain - verify) / last)
+        verify = found[_WIDE].block / plain
+        cost = max(0.0, (probe.block / plain - verify) / last)
         widest = self.decoder(self._probe.shape)
         sizes = [widest.config.num_beams, widest.engine.nodes]
         candidates = []
@@ -84,12 +82,7 @@ class BeamSpace:
             speedup = block_speedup(tokens, gamma, cost, v)
             candidates.append(Candidate(Chain(gamma), tokens, speedup))
         candidates.sort(key=lambda each: -(each.predicted or 0.0))
-        return Choice("beams", None, shares, cost, {last: verify}, tuple(candidates), note)
-
-    def assumed(self) -> Choice:
-        candidates = tuple(Candidate(Chain(gamma)) for gamma in self._gammas)
-        levels = (0.0, 1.0, *[0.0] * self._gammas[-1])
-        return Choice("beams", None, levels, 0.0, {}, candidates, "plain beams are taken.")
+        return Choice("beams", None, shares, cost, {last: verify}, tuple(candidates))
 
     def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
         return estimate.candidates[:_TRIED]

@@ -47,7 +47,8 @@ class Choice:
         a chain's one is alpha. Of beams: the share of calls that advanced 0, 1, 2, ... levels.
       cost_ratio: c of a level of one guess; of beams, of a level of them.
       verify_ratio: v by the guesses of a call.
-      candidates: the fastest first; those that were timed before those that were not.
+      candidates: the fastest first; those that were timed before those that were not. None, and
+        nothing else, if time was up before anything was measured.
       note: of measurements that are missing because time was up; empty if none are.
     """
 
@@ -60,9 +61,9 @@ class Choice:
     note: str = ""
 
     @property
-    def alpha(self) -> float:
-        """Probability that the first guess of a position is accepted."""
-        return self.accepted[0]
+    def alpha(self) -> float | None:
+        """Probability that the first guess of a position is accepted; None if not measured."""
+        return self.accepted[0] if self.accepted else None
 
     @property
     def levels(self) -> int:
@@ -70,6 +71,8 @@ class Choice:
         return self.shape.levels if self.shape else 0
 
     def __str__(self) -> str:
+        if not self.candidates:
+            return self.note
         best = self.candidates[0]
         speedup = best.predicted if best.measured is None else best.measured
         how = "predicted" if best.measured is None else "measured here"

@@ -5,7 +5,8 @@
 3. From that the speedup of every candidate is predicted.
 4. The most promising ones decode the rows too, in turns. The fastest is chosen.
 
-When time is up, the choice uses what is known by then, and its text says so.
+When time is up, the choice uses what is known by then, and its text says so. Nothing is assumed:
+where nothing could be measured, plain decoding is chosen.
 """
 
 from __future__ import annotations
@@ -32,11 +33,8 @@ PLAIN = "plain decoding"
 # Shares of the time by whose end something is done: the probes are compiled, those without which
 # nothing can be measured, the probes are timed, the candidates compiled.
 _COMPILED, _NEEDED, _PROBED, _TRIED = 0.55, 0.85, 0.7, 0.9
-SECONDS: dict[AutoName, float] = {
-    "gamma": 30.0,
-    "tree": 60.0,
-    "beams": 60.0,
-}  # A choice takes at most.
+# A choice takes at most.
+SECONDS: dict[AutoName, float] = {"gamma": 30.0, "tree": 60.0, "beams": 60.0}
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
 
@@ -52,7 +50,7 @@ class SearchSpace(Protocol):
         ...
 
     def probes(self) -> Decoders:
-        """Decoders to measure first; PLAIN and one other are needed, and come first.
+        """Decoders to measure first. The first three are needed, one of which is PLAIN.
 
         A probe that is a candidate has its name.
         """
@@ -60,10 +58,6 @@ class SearchSpace(Protocol):
 
     def estimate(self, found: Mapping[str, Timed]) -> Choice:
         """Candidates by the timed probes, the most promising first; none is chosen."""
-        ...
-
-    def assumed(self) -> Choice:
-        """The estimate if nothing was measured."""
         ...
 
     def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
@@ -90,7 +84,7 @@ def choose(
     seconds = SECONDS[space.name]
     with _Session(space.name, seconds, agree) as session:
         probes = space.probes()
-        needed = list(probes)[:2]
+        needed = list(probes)[:3]
         ready = session.compile(probes, batches[0], _COMPILED, needed)
         found, limit = {}, 0
         if all(name in ready for name in needed):
@@ -100,9 +94,8 @@ def choose(
                 "measuring acceptance and costs", ready, batches, _PROBED, limit, starts=True
             )
         if not found:
-            assumed = space.assumed()
-            note = f"Nothing could be measured within {seconds:.0f} s: {assumed.note}"
-            return _decided(assumed, {}, note)
+            note = f"Nothing could be measured within {seconds:.0f} s. Decoding plainly."
+            return Choice(space.name, None, (), 0.0, {}, (), note)
         estimate = space.estimate(found)
         tried = {str(each): each for each in space.shortlist(estimate)}
         more = {
@@ -113,10 +106,10 @@ def choose(
         times = {}
         if len(best) > 1:
             times = session.time("timing the best", best, batches, 1.0, limit)
-    note = estimate.note
+    note = ""
     if missed := [name for name in tried if name not in times]:
-        note += f" Time was up after {seconds:.0f} s; not timed: {', '.join(missed)}."
-    return _decided(estimate, times, note.strip())
+        note = f"Time was up after {seconds:.0f} s; not timed: {', '.join(missed)}."
+    return _decided(estimate, times, note)
 
 
 def _decided(estimate: Choice, times: Mapping[str, Timed], note: str) -> Choice:

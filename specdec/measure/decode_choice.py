@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
 from specdec.core.stats import RunStats
 from specdec.core.topology import Topology
 from specdec.core.tree_shapes import best_parents, expected_tokens, falling
-from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
+from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.build import build_decoder
 from specdec.decoding.engine import Engine
 from specdec.decoding.options import AutoName, Decoding
@@ -35,8 +33,7 @@ GAMMAS = (1, 2, 3, 4, 5, 6, 7, 10, 15)
 NODES, DEPTHS = (2, 4, 6, 7, 8, 12, 16, 24, 32), (1, 2, 3, 4, 5, 6, 8)
 CHAINS = (2, 3, 4, 8)  # Side by side, of a draft that makes no other trees.
 BEST_FIRST = ((8, 4, 3), (16, 5, 4))  # Nodes, depth and siblings.
-FREE = (23, 7)  # Guesses of the blocks without a draft that are timed; v is linear between them.
-ALPHA = 0.75  # Where nothing was measured.
+FREE = (7, 23)  # Guesses of the blocks without a draft that are timed; v is linear between them.
 _TREE_PROBE = "acceptance by rank"
 _CHAINS, _TREES, _BEST_FIRST = 2, 2, 1  # Of each kind, those that are timed.
 
@@ -112,58 +109,34 @@ class DecodeSpace:
     def probes(self) -> Decoders:
         probe = self._probe
         fast = self.decoder(probe.shape)
-        found: dict[str, LoopDecoder[Any]] = {PLAIN: self.decoder(None), str(probe): fast}
-        sizes = FREE[-1:]
+        found = {PLAIN: self.decoder(None), str(probe): fast}
+        # A call's cost hardly depends on the shape of its guesses.
+        found[_free(FREE[0])] = without_draft(fast, Topology.chain(FREE[0]))
         if self.name == "tree":
             shape = (self._ranks, *[1] * (probe.shape.levels - 1))
             found[_TREE_PROBE] = self.decoder(Tree(shape, independent=self._independent))
-            sizes = FREE
-        for size in sizes:  # A call's cost hardly depends on their shape.
-            found[_free(size)] = without_draft(fast, Topology.chain(size))
+            found[_free(FREE[1])] = without_draft(fast, Topology.chain(FREE[1]))
         return found
 
     def estimate(self, found: Mapping[str, Timed]) -> Choice:
         probe, plain = self._probe, found[PLAIN]
-        fast = found[str(probe)]
-        guesses = self._nodes(probe)
-        verify = {size: found[_free(size)].block / plain.block for size in reversed(FREE)
-                  if _free(size) in found}  # fmt: skip
-        block, note = fast.block / plain.block, ""
-        if verify:
-            cost = max(0.0, (block - _at(verify, guesses)) / probe.shape.levels)
-        else:
-            cost = min(self._size_ratio(), max(0.0, block - 1) / probe.shape.levels)
-            verify = {guesses: max(block - probe.shape.levels * cost, 1e-3)}
-            note = "c is taken to be the ratio of the weights' sizes."
-        stats = fast.stats(probe.shape.levels)
-        levels, accepted = {1: cost}, (stats.alpha or 0.0,)
+        fast, depth = found[str(probe)], probe.shape.levels
+        verify = {
+            size: found[_free(size)].block / plain.block for size in FREE if _free(size) in found
+        }
+        cost = max(0.0, (fast.block / plain.block - _at(verify, self._nodes(probe))) / depth)
+        levels, accepted = {1: cost}, (fast.stats(depth).alpha or 0.0,)
         if self.name == "tree" and _TREE_PROBE in found:
             wide = found[_TREE_PROBE]
-            accepted = acceptance_by_rank(wide.stats(probe.shape.levels))
-            nodes = self._share * self._ranks * probe.shape.levels
-            many = wide.block / plain.block - _at(verify, nodes)
-            if probe.shape.levels > 1:
-                levels[self._ranks] = max(cost, (many - cost) / (probe.shape.levels - 1))
-        candidates = self._predicted(accepted, verify, levels)
-        return self._estimated(accepted, cost, verify, candidates, note)
-
-    def assumed(self) -> Choice:
-        cost = self._size_ratio()
-        candidates = self._predicted((ALPHA,), {1: 1.0}, {1: cost}, trees=False)
-        note = (
-            f"alpha {ALPHA} and v 1 are assumed, and c is taken to be the ratio of the weights' "
-            "sizes."
+            accepted = acceptance_by_rank(wide.stats(depth))
+            many = wide.block / plain.block - _at(verify, self._share * self._ranks * depth)
+            if depth > 1:
+                levels[self._ranks] = max(cost, (many - cost) / (depth - 1))
+        candidates = sorted(
+            self._predicted(accepted, verify, levels), key=lambda each: -(each.predicted or 0.0)
         )
-        return self._estimated((ALPHA,), cost, {1: 1.0}, candidates, note)
-
-    def _estimated(
-        self, accepted: tuple[float, ...], cost: float, verify: Mapping[int, float],
-        candidates: list[Candidate], note: str,
-    ) -> Choice:  # fmt: skip
-        """The most promising first, but for trees whose speedup cannot be predicted."""
-        candidates.sort(key=lambda each: -(each.predicted or 0.0))
         every = (*candidates, *self._best_first())
-        return Choice(self.name, None, accepted, cost, verify, every, note)
+        return Choice(self.name, None, accepted, cost, verify, every)
 
     def shortlist(self, estimate: Choice) -> Sequence[Candidate]:
         probe = str(self._probe)
@@ -182,24 +155,15 @@ class DecodeSpace:
     def _nodes(self, candidate: Candidate) -> int:
         return self.decoder(candidate.shape).engine.nodes
 
-    def _size_ratio(self) -> float:
-        """The bytes of the draft's weights over the target's: a step mostly reads them."""
-
-        def size(weights: object) -> int:
-            return sum(leaf.nbytes for leaf in jax.tree.leaves(weights))
-
-        return size(self.draft.weights) / max(size(self.target.params), 1)
-
     def _predicted(
-        self, accepted: Sequence[float], verify: Mapping[int, float],
-        levels: Mapping[int, float], *, trees: bool = True,
-    ) -> list[Candidate]:  # fmt: skip
+        self, accepted: Sequence[float], verify: Mapping[int, float], levels: Mapping[int, float]
+    ) -> list[Candidate]:
         """tokens / (v(guesses) + the draft's levels), over plain decoding, without encoders."""
         shapes = {
             tuple(range(-1, gamma - 1)): self._chain(gamma)
             for gamma in GAMMAS if gamma <= self._most
         }  # fmt: skip
-        if self.name == "tree" and trees:
+        if self.name == "tree":
             for parents in self._shapes(accepted):
                 shapes.setdefault(parents, self._tree(parents))
         found = []

@@ -60,16 +60,10 @@ def format_table(results: dict[str, Any]) -> str:
 def _sampling(r: dict[str, Any]) -> str:
     if r["temperature"] == 0:
         return "greedy"
-    parts = [f"temperature {r['temperature']:g}"]
-    if r["top_k"]:
-        parts.append(f"top-k {r['top_k']}")
-    if r["top_p"] < 1:
-        parts.append(f"top-p {r['top_p']:g}")
-    if r.get("min_p"):
-        parts.append(f"min-p {r['min_p']:g}")
-    if r.get("typical_p", 1) < 1:
-        parts.append(f"typical-p {r['typical_p']:g}")
-    return ", ".join(parts)
+    off = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
+    parts = {"temperature": r["temperature"]}
+    parts |= {key: r[key] for key, value in off.items() if r.get(key, value) != value}
+    return ", ".join(f"{key.replace('_', '-')} {value:g}" for key, value in parts.items())
 
 
 _BEAM_RATES = (

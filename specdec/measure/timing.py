@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -168,7 +168,7 @@ class _FreePointMasses(RandomDrafter):
         return dataclasses.replace(draft, probs=None, independent=False), state
 
 
-Decoder: TypeAlias = BatchDecoder | BeamDecoder
+Decoder = TypeVar("Decoder", bound=BatchDecoder | BeamDecoder)
 
 
 def without_draft(fast: Decoder, shape: Topology | None = None) -> Decoder:

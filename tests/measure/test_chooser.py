@@ -84,16 +84,10 @@ class Kind:
     def probes(self):
         return {PLAIN: Decoder(self, 0), "gamma 3": Decoder(self, 3)}
 
-    def _estimate(self, note=""):
-        candidates = tuple(Candidate(Chain(gamma), 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1))
-        return Choice("gamma", None, (0.5,), 0.1, {3: 1.2}, candidates, note)
-
     def estimate(self, found):
         assert set(found) == {PLAIN, "gamma 3"}
-        return self._estimate()
-
-    def assumed(self):
-        return self._estimate("alpha is assumed.")
+        candidates = tuple(Candidate(Chain(gamma), 1.5, 1.0 + gamma / 10) for gamma in (5, 3, 1))
+        return Choice("gamma", None, (0.5,), 0.1, {3: 1.2}, candidates)
 
     def shortlist(self, estimate):
         return estimate.candidates
@@ -150,7 +144,7 @@ def test_what_is_not_compiled_in_time_is_left_out(clock):
     assert str(choice).endswith(choice.note)
 
 
-def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch):
+def test_where_nothing_can_be_compiled_in_time_decoding_is_plain(clock, monkeypatch):
     def waiting(futures, timeout, **options):
         clock.now += timeout
         return types.SimpleNamespace(done=[])
@@ -161,9 +155,8 @@ def test_where_nothing_can_be_compiled_in_time_theory_chooses(clock, monkeypatch
     choice = choose(kind, BATCHES, 16)
     assert clock.now - began <= 30
     assert kind.ran == 0
-    assert choice.shape == Chain(5)
-    assert str(choice).startswith("gamma 5: 1.50 x plain decoding, predicted.")
-    assert choice.note == "Nothing could be measured within 30 s: alpha is assumed."
+    assert (choice.shape, choice.levels, choice.alpha) == (None, 0, None)
+    assert str(choice) == "Nothing could be measured within 30 s. Decoding plainly."
 
 
 CHOICES = [

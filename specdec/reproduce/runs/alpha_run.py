@@ -70,19 +70,13 @@ class AlphaRun:
             texts = kept(directory / TEXTS, settings, functools.partial(self._texts, pair, batches))
             rows = texts.result["texts"]
             # Of these weights and these texts: a draft that was trained again is measured again.
-            weights = fingerprint(pair.draft.weights)
+            draft = f"{spec} {fingerprint(pair.draft.weights)}"
             done = kept(
                 directory / f"{slug(str(spec))}.json",
-                {
-                    **settings,
-                    "draft": f"{spec} {weights}",
-                    "texts": zlib.crc32(repr(rows).encode()),
-                },
+                {**settings, "draft": draft, "texts": zlib.crc32(repr(rows).encode())},
                 functools.partial(self._measured, pair, batches, rows),
             )
-            found[str(spec)] = {
-                name: done.result[name] for name in done.result if name != "settings"
-            }
+            found[str(spec)] = done.numbers
             measured |= texts.measured or done.measured
         content = {
             "task": self.task.name, "target": self.target, "seed": self.seed,

@@ -60,7 +60,7 @@ class Search:
         return ""
 
     def after(self, state: str | None, letter: str) -> str | None:
-        if state is FOUND:
+        if state is None:
             return FOUND
         text = state + letter
         if text.endswith(self.strings):

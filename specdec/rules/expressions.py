@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def _shown(finish: Finish) -> tuple[np.ndarray, np.ndarray, int]:
     replaced = Search(old for old, _ in finish.replaces)
     utf8 = Utf8("".join(replaced.strings) + WHITESPACE * finish.strips)
 
-    def after(state: tuple[str, bytes, bool], byte: int) -> tuple[str, bytes, bool]:
+    def after(state: tuple[str | None, bytes, bool], byte: int) -> Hashable:
         held, pending, space = state
         text, pending = utf8.decoded(pending, byte)
         for letter in text:

@@ -20,7 +20,7 @@ from specdec.rules.spelling import UNKNOWN, Spelling
 
 CUT = 256  # Beside the bytes: bytes on both sides of it make no character together.
 MOST_STEPS = 2**24  # Of an automaton that is being made.
-FOUND = "found"  # The state behind a string, which nothing changes.
+FOUND = None  # The state behind a string, which nothing changes.
 _DECODER = codecs.getincrementaldecoder("utf-8")
 _LEADS = 0xC2, 0xE0, 0xF0  # The first bytes that have one, two and three behind them.
 # Where bytes begin that do the same in UTF-8.
@@ -53,23 +53,24 @@ class Search:
 
     def __init__(self, strings: Iterable[str]):
         self.strings = tuple(strings)
+        self.whole = frozenset(self.strings)
         self.begun = {each[:size] for each in self.strings for size in range(len(each))} | {""}
 
     def start(self, fresh: bool) -> str:
         del fresh
         return ""
 
-    def after(self, state: str, letter: str) -> str:
-        if state is FOUND:
+    def after(self, state: str | None, letter: str) -> str | None:
+        if state is None:
             return FOUND
         text = state + letter
-        if text.endswith(self.strings):
+        if any(text[at:] in self.whole for at in range(len(text))):
             return FOUND
         while text not in self.begun:
             text = text[1:]
         return text
 
-    def found(self, state: str) -> bool:
+    def found(self, state: str | None) -> bool:
         return state is FOUND
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.fields import Share, checked
 from specdec.core.residuals import leading_true
 from specdec.types import Distribution, Draft, Purpose, RandomSource
 from specdec.verifiers.token import TokenVerifier
 
 
-@dataclasses.dataclass(frozen=True)
+@checked()
 class ForcedAcceptance(TokenVerifier):
     """Accepts each guess with probability ``alpha``, whatever the target gives. NOT lossless.
 
@@ -24,11 +23,7 @@ class ForcedAcceptance(TokenVerifier):
       ValueError: alpha outside [0, 1].
     """
 
-    alpha: float  # In [0, 1].
-
-    def __post_init__(self):
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}.")
+    alpha: Share
 
     @property
     def lossless(self) -> bool:

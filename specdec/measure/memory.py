@@ -119,8 +119,7 @@ class DeviceShare:
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""
         cfg = self.config
-        heads = decode_model(cfg, "in_out").key_value_heads
-        shape = (self.batch_size, heads, length, cfg.head_dim)
+        shape = (self.batch_size, cfg.decoder.kv_heads, length, cfg.head_dim)
         held = math.prod(self.partitioning.sharding(CACHE_AXES).shard_shape(shape))
         return 2 * cfg.num_decoder_layers * held * jnp.dtype(cfg.dtype).itemsize
 

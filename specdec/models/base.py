@@ -157,9 +157,17 @@ class LoadableModel(Model, Protocol):
         ...
 
 
-def continued(tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"], start_id: int) -> Prompt:
-    """A prompt whose texts are the prefix; an empty one is the start token."""
+def prompt_of(
+    tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"], start_id: int, *, reads_prefix: bool
+) -> Prompt:
+    """A prompt whose texts are inputs, and the start token its prefix; or they are the prefix.
+
+    An empty prefix is the start token.
+    """
     batch = len(tokens)
+    if not reads_prefix:
+        start = np.full((batch, 1), start_id, np.int32)
+        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
     prefix, lengths = np.array(tokens, np.int32), np.asarray(lengths, np.int32)
     prefix = prefix.reshape(batch, -1) if prefix.size else np.zeros((batch, 1), np.int32)
     prefix[:, 0] = np.where(lengths == 0, start_id, prefix[:, 0])

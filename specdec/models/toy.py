@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import CHAIN, Order
-from specdec.models.base import continued
+from specdec.models.base import prompt_of
 from specdec.models.cache import block_mask, slot_positions
 from specdec.models.products.quantized import to_int8
 from specdec.types import AnyArray, Distribution, Encoded, Prompt, Start
@@ -52,12 +51,7 @@ class ToyModel:
         return self.vocab_size
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The texts are inputs, and the prefix is the start token; or they are the prefix."""
-        batch = len(tokens)
-        if self.reads_prefix:
-            return continued(tokens, lengths, self.decoder_start_id)
-        start = np.full((batch, 1), self.decoder_start_id, np.int32)
-        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
+        return prompt_of(tokens, lengths, self.decoder_start_id, reads_prefix=self.reads_prefix)
 
     def start(
         self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,

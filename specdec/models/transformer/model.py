@@ -32,7 +32,7 @@ from specdec.core.standardize import spread
 from specdec.core.topology import CHAIN, Forest, Order
 from specdec.models import attention, filler
 from specdec.models import cache as kv
-from specdec.models.base import continued
+from specdec.models.base import prompt_of
 from specdec.models.partitioning import Partitioning, constrain, ways
 from specdec.models.products.quantized import Kernel, int8_rows
 from specdec.models.stores import Store, store_of
@@ -95,11 +95,6 @@ class TransformerModel:
     def eos_ids(self) -> tuple[int, ...]:
         config = self.config
         return () if config.eos_id is None else (config.eos_id, *config.more_eos_ids)
-
-    @property
-    def key_value_heads(self) -> int:
-        """Number of heads of keys and values: fewer than of queries where some share them."""
-        return self.config.decoder.kv_heads
 
     @property
     def max_positions(self) -> int | None:
@@ -198,15 +193,7 @@ class TransformerModel:
     # Texts.
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
-        """The texts are the encoder's inputs, the prefix the start token; or they are the prefix.
-
-        An empty prefix is the start token.
-        """
-        if self.reads_prefix:
-            return continued(tokens, lengths, self.config.start_id)
-        batch = len(tokens)
-        start = np.full((batch, 1), self.config.start_id, np.int32)
-        return Prompt(tokens, lengths, start, np.ones(batch, np.int32))
+        return prompt_of(tokens, lengths, self.config.start_id, reads_prefix=self.reads_prefix)
 
     def start(
         self, params: PackedTransformer, prompt: Prompt, max_len: int,
@@ -348,14 +335,14 @@ class TransformerModel:
         """An empty cache for ``max_len`` tokens a row."""
         size = filler.cache_size(batch, max_len)
         heads = self._cached_heads(batch)
-        width = self.key_value_heads * self.config.head_dim // heads
+        width = self.config.decoder.kv_heads * self.config.head_dim // heads
         depth = self.config.num_decoder_layers
         with self._resolving(batch):
             return kv.init_cache(depth, batch, heads, size, width, self.dtype)
 
     def _cached_heads(self, batch: int) -> int:
         """Heads of a cache of so many rows; 1 if they are side by side (``attention.py``)."""
-        heads, platform = self.key_value_heads, platforms.current()
+        heads, platform = self.config.decoder.kv_heads, platforms.current()
         if heads < self.config.num_heads or self.config.merged_attention:
             return heads  # Each has several rows of queries as it is, or two softmaxes' parts.
         few = batch * heads * platform.tile <= platform.tile_rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,7 @@ class SpeculativeEncoderDecoderModel(
       draft: a checkpoint of any format, a bundled pair's name, or a spec such as
         :class:`specdec.Copying`; see :func:`specdec.load_pair`. None for plain beams, also where
         ``decoding`` has speculative ones.
-      input_vocabulary, output_vocabulary, optimizer_def, feature_converter_cls, label_smoothing,
-        z_loss, loss_normalizing_factor, default_decoder_params: see
-        ``t5x.models.EncoderDecoderModel``.
+      others: see ``t5x.models.EncoderDecoderModel``; ``decode_fn`` is not among them.
 
     Raises:
       ValueError: no draft to sample with; a gamma or tree that is to be chosen, or that draft or
@@ -107,19 +105,11 @@ class SpeculativeEncoderDecoderModel(
         *,
         decoding: Decoding,
         draft: str | os.PathLike | DraftSpec | None = None,
-        feature_converter_cls: Callable[..., seqio.FeatureConverter] | None = None,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        loss_normalizing_factor: Any = None,
-        default_decoder_params: Any = None,
+        **others: Any,
     ):
         super().__init__(
-            module, input_vocabulary, output_vocabulary, optimizer_def,
-            decode_fn=None, feature_converter_cls=feature_converter_cls,
-            label_smoothing=label_smoothing, z_loss=z_loss,
-            loss_normalizing_factor=loss_normalizing_factor,
-            default_decoder_params=default_decoder_params,
-        )  # fmt: skip
+            module, input_vocabulary, output_vocabulary, optimizer_def, decode_fn=None, **others
+        )
         if draft is None and decoding.searches:
             decoding = decoding.with_shape(None)
         if not (decoding.searches if draft is None else decoding.guesses) or decoding.to_choose:

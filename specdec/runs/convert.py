@@ -17,7 +17,8 @@ from specdec.checkpoints.architectures import Config, is_t5, network
 from specdec.checkpoints.parameters import written_whole
 from specdec.models.transformer.config import Relative
 from specdec.text.files import copy_vocabulary, vocabulary_in
-from specdec.training.checkpointing import find_step, is_run, load_params, open_params, save_params
+from specdec.training.batching import TokenBatch
+from specdec.training.checkpointing import is_run, load_params, open_run, save_params
 from specdec.training.teacher_forcing import teacher_forced
 
 FORMATS = ("huggingface", "t5x", "orbax")
@@ -88,8 +89,7 @@ def convert(
 def _open(source: str, dtype: str, step: int | None) -> tuple[tuple[Config, Any], int, Path | None]:
     """A network in ``dtype``, its step, and its vocabulary."""
     if is_run(source):
-        step = find_step(source, step)
-        config, params = open_params(source, dtype, step)
+        config, params, step = open_run(source, dtype, step)
         # The dtype of activations is the reader's choice, not the training run's.
         found = dataclasses.replace(config, dtype="float32"), params
         return found, step, vocabulary_in(Path(source))
@@ -115,8 +115,8 @@ def _logits(given: tuple[Config, Any], drawn_for: Config) -> jax.Array:
         length = positions.distance + 32
     inputs = generator.integers(0, drawn_for.vocab_size, (2, length))
     inputs[1, length // 2 :] = drawn_for.pad_id
-    targets = jnp.asarray(generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH)))
+    targets = generator.integers(0, drawn_for.vocab_size, (2, _TARGET_LENGTH))
     encoding, width = None, config.encoding_width
     if width is not None:
         encoding = jnp.asarray(generator.normal(size=(*inputs.shape, width)))
-    return teacher_forced(network(config), params, jnp.asarray(inputs), targets, encoding)
+    return teacher_forced(network(config), params, TokenBatch(inputs, targets), None, encoding)

@@ -23,7 +23,6 @@ from specdec.data.text import BadRow
 from specdec.decoding.batches import Batch, input_bucket, make_batches
 
 WINDOW = 64  # Batches' worth of rows that are sorted by length together.
-_SHOWN = 10
 
 BadRows = Literal["fail", "skip"]
 
@@ -72,7 +71,7 @@ class Inputs:
     Attributes:
       num_rows, num_shapes: rows that can be decoded, and their input buckets.
       checksum: of their tokens and references.
-      num_skipped, first_skipped: rows that cannot, and a few of them.
+      num_skipped: rows that cannot.
 
     Raises:
       ValueError: nothing is left to decode; as ``model_inputs``; or with ``bad_rows`` "fail" at a
@@ -88,49 +87,40 @@ class Inputs:
         self._options: dict[str, Any] = dict(
             max_input_len=max_input_len, max_decode_len=max_decode_len, truncate=truncate
         )
-        self.num_rows = self.num_skipped = self.checksum = 0
-        self.first_skipped: list[Skipped] = []
-        self._buckets: set[int] = set()
-        self._rows = Kept(map(self._counted, itertools.count(), rows))
-        self.num_shapes = len(self._buckets)
+        self._rows = Kept(itertools.starmap(self._tokenized, enumerate(rows)))
+        self.num_rows = self.checksum = 0
+        buckets = set()
+        for item in self.items():
+            self.num_rows += 1
+            content = f"{item.id} {item.tokens.tolist()} {item.example.reference}"
+            self.checksum = zlib.crc32(content.encode(), self.checksum)
+            buckets.add(input_bucket(len(item.tokens)))
+        self.num_shapes = len(buckets)
+        self.num_skipped = sum(1 for _ in self.skipped())
         if not self.num_rows:
-            why = f": {self.first_skipped[0].reason}" if self.first_skipped else "."
+            first = next(self.skipped(), None)
+            why = f": {first.reason}" if first else "."
             raise ValueError(f"{name} has no row that can be decoded{why}")
 
-    def _counted(self, index: int, row: Example | BadRow) -> Item | Skipped:
-        found = self._tokenized(index, row) if isinstance(row, Example) else row
-        if isinstance(found, Item):
-            self.num_rows += 1
-            content = f"{found.id} {found.tokens.tolist()} {found.example.reference}"
-            self.checksum = zlib.crc32(content.encode(), self.checksum)
-            self._buckets.add(input_bucket(len(found.tokens)))
-            return found
+    def _tokenized(self, index: int, row: Example | BadRow) -> Item | Skipped:
+        if isinstance(row, Example):
+            given = model_inputs([row], self._pair.vocabulary)
+            try:
+                (tokens,) = self._pair.token_ids(given, names=[row.origin], **self._options)
+                return Item(index, row, tokens)
+            except ValueError as error:
+                row = BadRow(row.origin, str(error))
         if self._bad_rows == "fail":
-            raise ValueError(found.reason)
-        skipped = Skipped(index, found.origin, found.reason)
-        self.num_skipped += 1
-        if len(self.first_skipped) < _SHOWN:
-            self.first_skipped.append(skipped)
-        return skipped
-
-    def _tokenized(self, index: int, row: Example) -> Item | BadRow:
-        given = model_inputs([row], self._pair.vocabulary)
-        try:
-            (tokens,) = self._pair.token_ids(given, names=[row.origin], **self._options)
-        except ValueError as error:
-            return BadRow(row.origin, str(error))
-        return Item(index, row, tokens)
-
-    def __iter__(self) -> Iterator[Item | Skipped]:
-        return iter(self._rows)
+            raise ValueError(row.reason)
+        return Skipped(index, row.origin, row.reason)
 
     def items(self) -> Iterator[Item]:
         """The rows that can be decoded."""
-        return (row for row in self if isinstance(row, Item))
+        return (row for row in self._rows if isinstance(row, Item))
 
     def skipped(self) -> Iterator[Skipped]:
         """The rows that cannot."""
-        return (row for row in self if isinstance(row, Skipped))
+        return (row for row in self._rows if isinstance(row, Skipped))
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, list[Item]]]:
         """Batches with their rows, which come first in the batch.

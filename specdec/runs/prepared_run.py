@@ -34,6 +34,7 @@ from specdec.verifiers.base import described
 CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
 RESULTS, TRACE = "results.json", "trace.html"
 ROWS_IN_PAGE = 24
+SHOWN_REASONS = 10
 AGREEMENT_ROWS = 256  # At most, that rounded weights are compared with full ones on.
 _END = "# ---\n"  # Of the provenance above a configuration.
 
@@ -82,7 +83,7 @@ class PreparedRun:
         with processes.sharing_batches.together():
             how = self.run.decoding
             self._parts = Parts(
-                processes.sharing_batches, directory, self._inputs.num_rows,
+                processes.sharing_batches, directory,
                 lambda: (len(members) for _, members in self._inputs.batches(how.batch_size)),
             )  # fmt: skip
             if not how.searches:
@@ -109,10 +110,10 @@ class PreparedRun:
             rows, run.task.name, self.pair, bad_rows=run.bad_rows, prefix=prefix.tolist(),
             truncate=how.truncate, **sizes,
         )  # fmt: skip
-        for row in found.first_skipped:
+        for row in islice(found.skipped(), SHOWN_REASONS):
             say(f"Skipped: {row.reason}")
-        if more := found.num_skipped - len(found.first_skipped):
-            say(f"  and {more} more, in {SKIPPED}")
+        if found.num_skipped > SHOWN_REASONS:
+            say(f"  and {found.num_skipped - SHOWN_REASONS} more, in {SKIPPED}")
 
     @classmethod
     def without_gin(cls, run: DecodeRun, directory: Path) -> PreparedRun:

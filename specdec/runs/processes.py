@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -73,24 +73,15 @@ class Processes:
 
     def agreed(self, value: T) -> T:
         """Process 0's value."""
-        return pickle.loads(self.exchange(pickle.dumps(value))[0])
+        return value if self.count == 1 else pickle.loads(self.exchange(pickle.dumps(value))[0])
 
     def first(self, work: Callable[[], T]) -> T:
         """Result of process 0's work, for all; ProcessError in the others if that fails."""
-        failure, mine = None, b""
-        if not self.index:
-            if self.count == 1:
-                return work()
-            try:
-                mine = pickle.dumps((True, work()))
-            except Exception as error:
-                failure, mine = error, pickle.dumps((False, str(error) or type(error).__name__))
-        done, found = pickle.loads(self.exchange(mine)[0])
-        if failure:
-            raise failure
-        if not done:
-            raise ProcessError(f"Process 0 of {self.count}: {found}")
-        return found
+        found: Any = None  # Of the others.
+        with self.together():
+            if not self.index:
+                found = work()
+        return self.agreed(found)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -212,7 +203,7 @@ class Parts:
 
     Attributes:
       directory: of this process's output; it may be the others' too.
-      num_rows, sizes: how many rows the whole run has; and how many each batch, read again.
+      sizes: reads again how many rows each batch of the whole run has.
 
     Raises:
       ValueError: the directory holds parts of a run by another number of processes.
@@ -220,7 +211,6 @@ class Parts:
 
     processes: Processes
     directory: Path
-    num_rows: int
     sizes: Callable[[], Iterator[int]]
 
     def __post_init__(self):
@@ -248,7 +238,7 @@ class Parts:
     @functools.cached_property
     def num_mine(self) -> int:
         """Rows of this process."""
-        return self.num_rows if self.processes.count == 1 else sum(self.mine(self.sizes()))
+        return sum(self.mine(self.sizes()))
 
     def gather(self) -> None:
         """Puts all parts together as ``decodes.jsonl`` of process 0, as one process writes it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from specdec.checkpoints import architectures
@@ -13,7 +13,6 @@ from specdec.core.stats import RunStats
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.drafters.base import DraftParams
 from specdec.drafters.model import ModelDrafter
-from specdec.models.base import LoadableModel
 from specdec.training import teacher_forcing
 from specdec.training.batching import Batches
 from specdec.training.validation import decode_rows
@@ -55,8 +54,8 @@ def acceptance(
             given, counted = EngineParams(packed, sampling.traced(), drafter), []
             for inputs, targets in batches:
                 ids = teacher_forcing.prompts(target, inputs, targets)
-                limit = capacity(target_model, ids, targets.shape[1])
-                _, stats = decode_rows(engine, given, ids, range(len(ids)), inputs.shape, limit)
+                length, numbers = targets.shape[1], range(len(ids))
+                _, stats = decode_rows(engine, given, ids, numbers, inputs.shape, length)
                 counted.append(stats)
             stats = RunStats.total(counted, len(counted), GAMMA)
             found[f"alpha_t{temperature:g}"] = stats.alpha or 0.0
@@ -64,14 +63,3 @@ def acceptance(
         return found
 
     return measure
-
-
-def capacity(model: LoadableModel, ids: Sequence[Sequence[int]], length: int) -> int:
-    """Tokens of an output of at most ``length`` that the model's positions have.
-
-    Those of a model without an encoder are behind all prompts.
-    """
-    if model.max_positions is None:
-        return length
-    before = max(map(len, ids)) if model.reads_prefix else 0
-    return max(1, min(length, model.max_positions - before))

@@ -97,47 +97,23 @@ def save(manager: ocp.CheckpointManager, step: int, **trees: Any) -> None:
         raise
 
 
-def restore(manager: ocp.CheckpointManager, step: int, **like: Any) -> dict[str, Any]:
-    """The trees of these names saved at ``step``, shaped and placed like those given."""
-    items = {name: ocp.args.StandardRestore(tree) for name, tree in like.items()}
-    return dict(manager.restore(step, args=ocp.args.Composite(**items)))
-
-
 def is_run(directory: str | os.PathLike) -> bool:
     """Whether a directory is a training run's."""
     return (Path(directory) / MODEL).is_file()
 
 
-def find_step(directory: str | os.PathLike, step: int | None = None) -> int:
-    """The step asked for, or the latest, of a run directory.
+def load_params(source: str | os.PathLike) -> tuple[Config, dict]:
+    """The network and the parameters of a run directory's latest step, or of a checkpoint.
+
+    A checkpoint is a T5X or Hugging Face directory, a hub id or a bundled model (see
+    :func:`specdec.checkpoints.loading.resolve`).
 
     Raises:
-      FileNotFoundError: ``directory`` is not a run directory, or holds no such checkpoint.
-    """
-    if not is_run(directory):
-        raise FileNotFoundError(f"{directory} is not a training run: it has no {MODEL}.")
-    with checkpoints(directory) as manager:
-        steps = sorted(manager.all_steps())
-    if not steps:
-        raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
-    if step is not None and step not in steps:
-        there = ", ".join(map(str, steps))
-        raise FileNotFoundError(f"{directory} has no step {step}; the steps there are: {there}.")
-    return max(steps) if step is None else step
-
-
-def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Config, dict]:
-    """The network and the parameters of a run directory, or of a checkpoint.
-
-    ``step`` is a run's, the latest if None; a checkpoint is a T5X or Hugging Face directory, a hub
-    id or a bundled model (see :func:`specdec.checkpoints.loading.resolve`).
-
-    Raises:
-      FileNotFoundError: a run that holds no such checkpoint, or a directory of something else.
+      FileNotFoundError: a run that holds no checkpoint, or a directory of something else.
       CheckpointError: the checkpoint cannot be read.
     """
     if is_run(source):
-        config, params = open_params(source, "float32", find_step(source, step))
+        config, params, _ = open_run(source)
     else:
         location = resolve(source, "target")
         folder = Path(location)
@@ -150,21 +126,32 @@ def load_params(source: str | os.PathLike, step: int | None = None) -> tuple[Con
     return config, jax.tree.map(jnp.asarray, params)
 
 
-def open_params(
-    directory: str | os.PathLike, dtype: str, step: int
-) -> tuple[Config, dict[str, Any]]:
-    """The network and the parameters of a run directory, which are read in ``dtype`` when used.
+def open_run(
+    directory: str | os.PathLike, dtype: str = "float32", step: int | None = None
+) -> tuple[Config, dict[str, Any], int]:
+    """The network, the parameters and their step of a run directory; the latest if None is given.
+
+    Parameters are read in ``dtype`` when they are used.
 
     Raises:
+      FileNotFoundError: it holds no such step.
       CheckpointError: the config is damaged; parameters are missing, unknown or of other shapes
         than the network's; when one is read: its files are damaged.
     """
+    with checkpoints(directory) as manager:
+        steps = sorted(manager.all_steps())
+    if not steps:
+        raise FileNotFoundError(f"{directory} holds no checkpoint yet.")
+    if step is not None and step not in steps:
+        there = ", ".join(map(str, steps))
+        raise FileNotFoundError(f"{directory} has no step {step}; the steps there are: {there}.")
+    step = steps[-1] if step is None else step
     path = Path(directory) / MODEL
     config = _config(path, _read(path))
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
     check_parameters(location, architectures.parameter_shapes(config), arrays, MODEL)
-    return config, unflatten_dict(arrays, sep="/")
+    return config, unflatten_dict(arrays, sep="/"), step
 
 
 def _read(path: Path) -> dict[str, Any]:

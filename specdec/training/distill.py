@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.checkpoints import architectures
-from specdec.core.fields import ABOVE_0, BELOW_1, Count, Real, Share, Whole, checked
+from specdec.core.fields import ABOVE_0, BELOW_1, Real, Share, Whole, checked
 from specdec.training.acceptance import acceptance
 from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import load_params, load_vocabulary
@@ -28,14 +28,15 @@ from specdec.training.losses import (
     LOSSES,
     OF_ALL_TOKENS,
     Divergence,
+    LossName,
     comparison,
     jensen_shannon,
-    loss_name,
 )
 from specdec.training.on_policy import OnPolicy, generator
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches, of_kept_tokens
-from specdec.training.train import Files, apply, first_params, prepare
+from specdec.training.teacher_forcing import teacher_forced
+from specdec.training.train import Files, first_params, prepare
 
 
 @checked()
@@ -52,18 +53,17 @@ class DistillationOptions:
         nothing else, name it as the data's training file.
       on_policy: the share of batches whose outputs the draft generates itself; None for none.
       scored_epochs: the target scores so many epochs of batches before the first step, and the
-        draft goes through them again and again; 0 for a forward pass of it at every step.
-      top: of the scored epochs' distributions, the most probable tokens that are kept.
+        draft goes through them again and again; 0 for a forward pass of it at every step. Of
+        each distribution the most probable 32 tokens are kept.
     """
 
     target: str
-    loss: Annotated[str, loss_name] = "forward_kl"
+    loss: LossName = "forward_kl"
     jensen_shannon_weight: Annotated[float, Real("between 0 and 1", ABOVE_0, BELOW_1)] = 0.5
     cross_entropy_weight: Share = 0.0
     generated_file: str | None = None
     on_policy: OnPolicy | None = None
     scored_epochs: Annotated[int, Whole(0)] = 0
-    top: Count = 32
 
     def __post_init__(self):
         if self.scored_epochs and self.loss in OF_ALL_TOKENS:
@@ -151,14 +151,14 @@ def distill(
         """log p, and the encoding that the draft starts from, if not from the text alone."""
         if isinstance(batch, ScoredBatch):
             return batch.log_probs, batch.encoding
-        log_p = jax.nn.log_softmax(apply(network, frozen, batch))
+        log_p = jax.nn.log_softmax(teacher_forced(network, frozen, batch))
         if model.encoding_width is None:
             return log_p, None
         return log_p, network.apply({"params": frozen}, batch.inputs, method="encode")
 
     def figures(params, frozen, batch, key):
         log_p, encoding = score(target if key is None else teacher, frozen, batch)
-        every = jax.nn.log_softmax(apply(draft, params, batch, key, encoding))
+        every = jax.nn.log_softmax(teacher_forced(draft, params, batch, key, encoding))
         log_q = of_kept_tokens(batch, every)
         values = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
         if weight:
@@ -172,9 +172,7 @@ def distill(
     batches, options = training, {}
     if epochs := distillation.scored_epochs:
         by_teacher = functools.partial(score, teacher)
-        batches = ScoredBatches(
-            directory, training, epochs, by_teacher, target_params, distillation.top
-        )
+        batches = ScoredBatches(directory, training, epochs, by_teacher, target_params)
     if distillation.on_policy:
         frozen = (target_model, target_params)
         options["renew"] = generator(model, distillation.on_policy, loop.seed, frozen)

@@ -19,7 +19,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.heads import Config, init_params, load_heads, save_heads
 from specdec.checkpoints.loading import resolve
 from specdec.core import platforms
-from specdec.core.fields import ABOVE_0, Count, Real, checked
+from specdec.core.fields import Count, PositiveShare, checked
 from specdec.core.topology import Forest
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
@@ -42,7 +42,7 @@ from specdec.training import teacher_forcing
 from specdec.training.batching import BatchingOptions, TokenBatch
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, per_token, run_loop
-from specdec.training.losses import LOSSES, comparison, loss_name
+from specdec.training.losses import LOSSES, LossName, comparison
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.train import Files, prepare
 from specdec.types import Encoded
@@ -70,8 +70,8 @@ class HeadsOptions:
     """
 
     target: str
-    loss: Annotated[str, loss_name] = "forward_kl"
-    decay: Annotated[float, Real("in (0, 1]", ABOVE_0, 1)] = 0.8
+    loss: LossName = "forward_kl"
+    decay: PositiveShare = 0.8
     steps_ahead: Count = 3
     generated_file: str | None = None
     initial: str | None = None
@@ -115,8 +115,19 @@ def train_heads(
             f"The encoding_width {heads.encoder_width} is not that of what the target's encoder "
             f"makes of a text, {given}."
         )
-    first = _first(heads, options, loop.seed, target_params)
-    tokens = _draft_vocabulary(options.draft_vocabulary, config.vocab_size)
+    first, tokens = init_params(heads, jax.random.key(loop.seed)), None
+    if options.initial is not None:
+        shape, first = load_heads(resolve(options.initial, "draft"), target_params)
+        if shape != heads:
+            raise ValueError(f"{options.initial} holds {shape}, and {heads} are to be trained.")
+    if options.draft_vocabulary is not None:
+        source = options.draft_vocabulary
+        tokens = load_draft_vocabulary(resolve(source, "draft"), config.vocab_size)
+        if tokens is None:
+            raise ValueError(
+                f"{source} holds no draft vocabulary: make one by "
+                "configs/training/quickstart_draft_vocabulary.gin."
+            )
     update = make_optimizer(optimizer, loop.total_steps)
     vocabulary = load_vocabulary(options.target)
     training, validation = prepare(
@@ -176,28 +187,6 @@ def train_heads(
     if not made.is_dir():  # Else this run had ended before.
         save_heads(made, heads, params, target_params, tokens)
     return params
-
-
-def _first(heads: Config, options: HeadsOptions, seed: int, target: Any) -> dict:
-    """The parameters that training starts from."""
-    if options.initial is None:
-        return init_params(heads, jax.random.key(seed))
-    shape, params = load_heads(resolve(options.initial, "draft"), target)
-    if shape != heads:
-        raise ValueError(f"{options.initial} holds {shape}, and {heads} are to be trained.")
-    return params
-
-
-def _draft_vocabulary(source: str | None, vocab_size: int) -> list[int] | None:
-    if source is None:
-        return None
-    tokens = load_draft_vocabulary(resolve(source, "draft"), vocab_size)
-    if tokens is None:
-        raise ValueError(
-            f"{source} holds no draft vocabulary: make one by "
-            "configs/training/quickstart_draft_vocabulary.gin."
-        )
-    return tokens
 
 
 def steps_ahead(

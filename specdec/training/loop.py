@@ -6,19 +6,21 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 
 from specdec.core.fields import Count, Whole, checked
 from specdec.core.progress import Progress, say
 from specdec.core.signals import stop_request
 from specdec.training.batching import Batches
-from specdec.training.checkpointing import checkpoints, restore, save
+from specdec.training.checkpointing import checkpoints, save
+from specdec.training.scored import ScoredBatches
 
 
 class Mean(NamedTuple):
@@ -31,14 +33,6 @@ class Mean(NamedTuple):
 # (params, frozen params, batch, dropout key) -> means over the batch's target tokens, by name.
 # There is no key in validation.
 Figures = Callable[[Any, Any, Any, jax.Array | None], dict[str, Mean]]
-
-
-class Numbered(Protocol):
-    """Batches of which number ``step`` depends on nothing else."""
-
-    def from_step(self, step: int) -> Iterator[Any]:
-        """Batches number ``step``, ``step + 1``, and so on, with the fields of a TokenBatch."""
-        ...
 
 
 @checked()
@@ -60,7 +54,7 @@ def run_loop(
     figures: Figures,
     params: Any,
     optimizer: optax.GradientTransformation,
-    training: Numbered,
+    training: Batches | ScoredBatches,
     validation: Batches,
     directory: str | os.PathLike,
     options: LoopOptions,
@@ -113,7 +107,9 @@ def run_loop(
         optimizer_state = optimizer.init(params)
         total, step, pending = options.total_steps, manager.latest_step() or 0, []
         if step:
-            saved = restore(manager, step, params=params, optimizer=optimizer_state)
+            like = {"params": params, "optimizer": optimizer_state}
+            items = {name: ocp.args.StandardRestore(tree) for name, tree in like.items()}
+            saved = manager.restore(step, args=ocp.args.Composite(**items))
             params, optimizer_state = saved["params"], saved["optimizer"]
             say(f"Resuming at step {step} of {total}.")
         stop = stack.enter_context(stop_request(signal.SIGTERM))

@@ -18,9 +18,12 @@ All take log p and log q, [..., V] float32, and return [...]; those in nats say 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+
+from specdec.core.fields import OneOf
 
 Divergence = Callable[[jax.Array, jax.Array], jax.Array]
 # Of the hybrid: KL has the weight exp(-3 alpha), 1 at alpha 0 and 0.05 at alpha 1.
@@ -87,14 +90,7 @@ LOSSES: dict[str, Divergence] = {
     "negative_log_acceptance": negative_log_acceptance,
     "hybrid": hybrid,
 }
-
-
-def loss_name(name: str, value: object) -> str:
-    """``value``, which a field called ``name`` has; ValueError unless it names a loss."""
-    if not isinstance(value, str) or value not in LOSSES:
-        raise ValueError(f"{name} must be one of {', '.join(LOSSES)}, got {value!r}.")
-    return value
-
+LossName = Annotated[str, OneOf(*LOSSES)]
 
 # Losses that also count tokens whose target probability is not known.
 OF_ALL_TOKENS = ("reverse_kl", "jensen_shannon")

@@ -13,6 +13,9 @@ from specdec.data.tasks import evenly
 from specdec.data.text import read_pairs, sentences_of, write_pairs
 
 Pairs = list[tuple[str, str]]
+VALIDATION_EXAMPLES = 500  # At most so many of a part, evenly spread.
+WORDS = range(8, 46)  # Of a sentence to restore.
+CORRUPT = 0.15  # Of its words.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,6 @@ class PairsPart:
     prefix: str
     directory: str
     repeat: int = 1  # How often each training example occurs.
-    validation_examples: int = 500  # At most so many, evenly spread.
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
         """Pairs (input, target) for "train" or "validation"; the paths are in ``data``."""
@@ -30,7 +32,7 @@ class PairsPart:
         rows = read_pairs(data / self.directory / f"{split}.tsv")
         found = [(self.prefix + source, target) for source, target in rows]
         if split == "validation":
-            return list(evenly(found, self.validation_examples))
+            return list(evenly(found, VALIDATION_EXAMPLES))
         return found * self.repeat
 
 
@@ -39,15 +41,13 @@ class RestorationPart:
     """Sentences to restore from a corrupted copy: they teach a small model to copy.
 
     A denoising objective in the manner of BART's token masking and deletion (Lewis et al. 2020),
-    with words instead of masks: of each sentence, ``corrupt`` of the words are dropped or replaced
-    by others of the same sentence. For training only.
+    with words instead of masks: of each sentence, 15 % of the words are dropped or replaced by
+    others of the same sentence. For training only.
     """
 
     prefix: str
     texts: Sequence[str] = ()  # Plain text files, cut into sentences.
     tables: Sequence[str] = ()  # ``.tsv`` files of pairs, of which the inputs are cut.
-    words: tuple[int, int] = (8, 45)  # Fewest and most that a sentence may have.
-    corrupt: float = 0.15
 
     def pairs(self, data: Path, split: str, random: np.random.Generator) -> Pairs:
         """As :meth:`PairsPart.pairs`."""
@@ -56,14 +56,14 @@ class RestorationPart:
         found = []
         for sentence in self._sentences(data):
             words = sentence.split()
-            if not self.words[0] <= len(words) <= self.words[1]:
+            if len(words) not in WORDS:
                 continue
             fate = random.random(len(words))
             others = random.integers(len(words), size=len(words))
             kept = [
-                words[other] if chance < self.corrupt / 2 else word
+                words[other] if chance < CORRUPT / 2 else word
                 for word, chance, other in zip(words, fate, others, strict=True)
-                if not self.corrupt / 2 <= chance < self.corrupt
+                if not CORRUPT / 2 <= chance < CORRUPT
             ]
             if kept:
                 found.append((self.prefix + " ".join(kept), " ".join(words)))

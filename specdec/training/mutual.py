@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from specdec.checkpoints import architectures
-from specdec.core.fields import ABOVE_0, Count, Real, checked
+from specdec.core.fields import Above0, Count, checked
 from specdec.text.files import copy_vocabulary
-from specdec.training import teacher_forcing
 from specdec.training.batching import BatchingOptions
 from specdec.training.checkpointing import load_params, load_vocabulary, save_params
 from specdec.training.distill import check_draft
@@ -34,7 +32,8 @@ from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.losses import comparison, forward_kl
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
 from specdec.training.scored import ScoredBatch, ScoredBatches, of_kept_tokens
-from specdec.training.train import TextFiles, apply, likeliest, prepare
+from specdec.training.teacher_forcing import decoder_inputs, teacher_forced
+from specdec.training.train import TextFiles, likeliest, prepare
 
 
 @checked()
@@ -47,14 +46,12 @@ class MutualOptions:
       agreement_weight: w, > 0; the draft learns from this part of the loss only.
       scored_epochs: the target scores so many epochs of batches before the first step, for p0;
         they are gone through again and again.
-      top: of p0, the most probable tokens that are kept.
     """
 
     target: str
     draft: str
-    agreement_weight: Annotated[float, Real("a number above 0", ABOVE_0)] = 2.0
+    agreement_weight: Above0 = 2.0
     scored_epochs: Count = 1
-    top: Count = 32
 
 
 def learn_together(
@@ -101,7 +98,7 @@ def learn_together(
 
     def log_target(whole, batch, encoding) -> jax.Array:
         """log p, [B, T, V], from the encoding [B, S, D] of the inputs."""
-        tokens = teacher_forcing.decoder_inputs(target_model, jnp.asarray(batch.targets))
+        tokens = decoder_inputs(target_model, jnp.asarray(batch.targets))
         logits = target.apply({"params": whole}, encoding, batch.inputs, tokens, method="decode")
         return jax.nn.log_softmax(jnp.asarray(logits))
 
@@ -116,7 +113,7 @@ def learn_together(
         log_before, encoding = score(frozen, batch)
         log_p = log_target(frozen | {"decoder": params["target"]}, batch, encoding)
         start = encoding if draft_model.encoding_width is not None else None
-        log_q = jax.nn.log_softmax(apply(draft, params["draft"], batch, key, start))
+        log_q = jax.nn.log_softmax(teacher_forced(draft, params["draft"], batch, key, start))
         values = comparison(log_p, log_q)
         values["drift"] = forward_kl(log_before, of_kept_tokens(batch, log_p))
         values["accuracy"] = likeliest(log_p, batch.targets)
@@ -124,7 +121,7 @@ def learn_together(
             values["accuracy_before"] = likeliest(log_before, batch.targets)
         return per_token(batch.targets, target_model.pad_id, **values)
 
-    batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before, mutual.top)
+    batches = ScoredBatches(directory, training, mutual.scored_epochs, score, before)
     first = {"target": jax.tree.map(jnp.array, before["decoder"]), "draft": draft_params}
     params = run_loop(
         figures, first, optimizer, batches, validation, directory, loop, frozen=before,

@@ -17,11 +17,10 @@ import numpy as np
 
 from specdec.checkpoints import architectures
 from specdec.checkpoints.architectures import Config
-from specdec.core.fields import ABOVE_0, Real, checked
+from specdec.core.fields import PositiveShare, Real, checked
 from specdec.decoding.engine import Engine, EngineParams
 from specdec.models.base import Model
 from specdec.training import teacher_forcing
-from specdec.training.acceptance import capacity
 from specdec.training.batching import TokenBatch
 from specdec.training.validation import decode_rows
 from specdec.types import Encoded, Params, Prompt, SamplingConfig
@@ -36,7 +35,7 @@ class OnPolicy:
       temperature: of the draft's distribution; 0 takes the most probable token.
     """
 
-    share: Annotated[float, Real("in (0, 1]", ABOVE_0, 1)] = 1.0
+    share: PositiveShare = 1.0
     temperature: Annotated[float, Real("a number of at least 0", 0)] = 1.0
 
 
@@ -62,10 +61,9 @@ def generator(
         (rows, length), length_in = batch.targets.shape, batch.inputs.shape[1]
         ids = teacher_forcing.prompts(config, batch.inputs, batch.targets)
         numbers = [step * rows + row for row in range(len(ids))]
-        limit = capacity(model, ids, length)
         weights = EngineParams(model.pack(params), sampling.traced())
         outputs, _ = decode_rows(
-            Engine(model), weights, ids, numbers, (rows, length_in), limit, seed, encode
+            Engine(model), weights, ids, numbers, (rows, length_in), length, seed, encode
         )
         # An output that did not end has no EOS to learn; the loss compares what stands before it.
         made = TokenBatch(*(np.full_like(side, config.pad_id) for side in batch[:2]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import optax
 
-from specdec.core.fields import ABOVE_0, Count, Real, checked
+from specdec.core.fields import Above0, Count, checked
 
 _LAST_RATE = 0.05  # Of the peak.
 
@@ -20,7 +18,7 @@ class OptimizerOptions:
         each parameter.
     """
 
-    peak_learning_rate: Annotated[float, Real("a number above 0", ABOVE_0)] = 1e-2
+    peak_learning_rate: Above0 = 1e-2
     warmup_steps: Count = 200
 
 

@@ -21,6 +21,8 @@ from specdec.core.files import written
 from specdec.core.progress import Progress
 from specdec.training.batching import Batches, TokenBatch
 
+TOP = 32  # K.
+
 
 class ScoredBatch(NamedTuple):
     """A :class:`TokenBatch` and the target's K most probable tokens at each of its positions."""
@@ -54,7 +56,6 @@ class ScoredBatches:
       score: (params, batch) -> the target's log probabilities, [B, T, V], and its encoding,
         [B, S, W], or None if the draft has no use for it.
       params: the target's.
-      top: K.
     """
 
     def __init__(
@@ -64,7 +65,6 @@ class ScoredBatches:
         epochs: int,
         score: Callable[[Any, TokenBatch], tuple[jax.Array, jax.Array | None]],
         params: Any,
-        top: int,
     ):
         self._directory = Path(directory) / "scored"
         self._batches = [batch for epoch in range(epochs) for batch in batches.epoch(epoch)]
@@ -72,7 +72,7 @@ class ScoredBatches:
         @jax.jit
         def kept(params, batch):
             log_probs, encoding = score(params, batch)
-            values, tokens = jax.lax.top_k(log_probs, top)
+            values, tokens = jax.lax.top_k(log_probs, TOP)
             found = {"tokens": tokens, "probs": jnp.exp(values).astype(jnp.float16)}
             return found if encoding is None else found | {"encoding": encoding.astype("float16")}
 

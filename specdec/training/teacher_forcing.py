@@ -44,16 +44,18 @@ def prompts(
 
 
 def teacher_forced(
-    network: Any, params: dict, inputs: Int[Array, "b s"], targets: Int[Array, "b t"],
-    encoding: Float[Array, "b s w"] | None = None, dropout_key: jax.Array | None = None,
+    network: Any, params: dict, batch: Any, dropout_key: jax.Array | None = None,
+    encoding: Float[Array, "b s w"] | None = None,
 ) -> Float[Array, "b t v"]:  # fmt: skip
-    """Float32 logits of ``targets``, given batches of :func:`training_pair`.
+    """Float32 logits of a batch's targets.
 
     Args:
       network: of :func:`specdec.checkpoints.architectures.network`.
-      encoding: the target's, for a draft that starts from it.
+      batch: ``inputs`` [B, S] and ``targets`` [B, T] of :func:`training_pair`.
       dropout_key: None for no dropout.
+      encoding: the target's, for a draft that starts from it.
     """
+    inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     options["rngs"] = {} if dropout_key is None else {"dropout": dropout_key}
     if network.config.reads_prefix:

@@ -11,14 +11,13 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 
 from specdec.checkpoints import architectures
 from specdec.data.tasks import text_file
 from specdec.data.text import read_pairs
 from specdec.text.base import Tokenizer
 from specdec.training import teacher_forcing
-from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
+from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
@@ -93,7 +92,7 @@ def train(
     network = architectures.network(model)
 
     def figures(params, _, batch, key):
-        logits = apply(network, params, batch, key)
+        logits = teacher_forcing.teacher_forced(network, params, batch, key)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
         accuracy = likeliest(logits, batch.targets)
         return per_token(batch.targets, model.pad_id, loss=loss, accuracy=accuracy)
@@ -199,21 +198,6 @@ def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None
             f"The model's pad_id is {model.pad_id}, which is a token of texts or their end, so it "
             "would not be learnt: choose a pad_id that no text has."
         )
-
-
-def apply(
-    network: nn.Module,
-    params: dict,
-    batch: TokenBatch,
-    dropout_key: jax.Array | None = None,
-    encoding: jax.Array | None = None,
-) -> jax.Array:
-    """Teacher-forced float32 logits [B, T, V]; with dropout if given a key.
-
-    ``encoding`` is the target's, [B, S, W], for a draft that starts from it.
-    """
-    inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-    return teacher_forcing.teacher_forced(network, params, inputs, targets, encoding, dropout_key)
 
 
 def likeliest(logits: jax.Array, targets: jax.Array) -> jax.Array:

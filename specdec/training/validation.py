@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -56,7 +57,7 @@ def decode_rows(
     ids: Sequence[Sequence[int]],
     row_ids: Sequence[int] | np.ndarray,
     shape: tuple[int, int],
-    limit: int,
+    length: int,
     seed: int = 0,
     encode: Callable[[Prompt], Encoded] | None = None,
 ) -> tuple[list[np.ndarray], Stats]:
@@ -66,8 +67,8 @@ def decode_rows(
       encode: the target's encoder, for a draft that starts from what it gives.
 
     Returns:
-      each one's output of at most ``limit`` tokens, with EOS where it ended before that; and the
-      batch's counts.
+      each one's output of at most ``length`` tokens, or as many as the model has positions for,
+      with EOS where it ended before that; and the batch's counts.
     """
     inputs, lengths = np.full(shape, engine.target.pad_id, np.int32), np.zeros(shape[0], np.int32)
     indices = np.full(shape[0], -1, np.int32)
@@ -76,10 +77,22 @@ def decode_rows(
         inputs[index, : len(row)] = row
         indices[index] = row_ids[index]
     prompt = engine.target.prompt(inputs, lengths)
+    limit = capacity(engine.target, ids, length)
     result = decode(
-        engine, params, prompt, indices, limit, seed, output_bucket=limit,
+        engine, params, prompt, indices, limit, seed, output_bucket=length,
         encoded=encode and encode(prompt),
     )  # fmt: skip
     tokens, counts = np.asarray(result.tokens), np.asarray(result.num_tokens)
     outputs = [tokens[index, : counts[index]] for index in range(len(ids))]
     return outputs, jax.device_get(result.stats)
+
+
+def capacity(model: Any, ids: Sequence[Sequence[int]], length: int) -> int:
+    """Tokens of an output of at most ``length`` that the model's positions have.
+
+    Those of a model without an encoder are behind all prompts.
+    """
+    if model.max_positions is None:
+        return length
+    before = max(map(len, ids)) if model.reads_prefix else 0
+    return max(1, min(length, model.max_positions - before))

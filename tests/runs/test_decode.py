@@ -183,13 +183,7 @@ def check_error(capsys, code, message, directory):
     ("binding", "message"),
     [
         ("GAMMA=0", "gamma must be in"),
-        ("GAMMA=2.5", "gamma must be a whole number"),
-        ("STOP_BELOW='x'", "stop_below must be in [0, 1]"),
-        ("TEMPERATURE=-0.1", "temperature must be finite and >= 0"),
         ("TEMPERATURE=1e400", "A value is not one of gin's, such as an infinite number"),
-        ("TOP_P=0", "top_p must be in (0, 1]"),
-        ("BATCH_SIZE=0", "batch_size must be at least 1"),
-        ("METHOD='medusa'", "method must be"),
         ("MESH='x'", "mesh must be a specdec.DeviceMesh(data, model) or None, got 'x'"),
         ("TARGET=3", "target must be a path or a name, got 3"),
         ("DRAFT=3", "draft must be a checkpoint's path or name, or an object such as"),

@@ -80,13 +80,6 @@ def test_a_run_killed_while_it_writes(tiny, many, whole, tmp_path, monkeypatch, 
     assert_same(tmp_path, whole)
 
 
-def test_a_run_killed_again_and_again(tiny, many, whole, tmp_path, monkeypatch):
-    for batches in (1, 40, 7):
-        killed_while_writing(monkeypatch, tiny, many, tmp_path, batches, 0.6)
-    assert main(tiny, tmp_path, *SETTINGS, input_file=str(many)) == 0
-    assert_same(tmp_path, whole)
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [

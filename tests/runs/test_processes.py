@@ -152,7 +152,7 @@ def test_a_process_that_does_not_come(tiny, tmp_path):
 
 def test_parts_of_another_number_of_processes_are_refused(tmp_path):
     def parts(index, count):
-        return Parts(Processes(index, count), tmp_path, 10, lambda: iter([5, 5]))
+        return Parts(Processes(index, count), tmp_path, lambda: iter([5, 5]))
 
     (tmp_path / "decodes-00000-of-00004.jsonl").touch()
     for count in (1, 2):

@@ -9,7 +9,6 @@ from specdec.runs.decode_run import DecodeRun
 from specdec.runs.gin_bindings import configured
 from specdec.verifiers.kseq import KSeqVerifier
 from tests.runs.decoding import ROOT, main, read
-from tests.runs.test_decode import check_error
 
 TREES, VERIFIERS = (ROOT / "configs" / name for name in ("trees", "verifiers"))
 SHAPES = {
@@ -110,22 +109,3 @@ def test_a_configuration_that_was_written_is_read_back(tiny, tmp_path, name):
     assert configured(DecodeRun).decoding == how
     assert (how.verifier == KSeqVerifier()) == (name == "independent")
     assert gin.operative_config_str() == config
-
-
-AT_ONCE = [
-    ("branching", ("GAMMA=3",), "Give gamma, which is a chain, or tree (in gin with GAMMA = None)"),
-    ("branching", ("STOP_BELOW=0.5",), "A tree cannot stop early: stop_below must be 0"),
-    ("branching", ("BRANCHING=()",), "branching must be a few whole numbers"),
-    ("branching", ("BRANCHING=(2, 0)",), "each of branching must be at least 1, got 0"),
-    ("branching", ("MAX_DECODE_LEN=3",), "has 3 guesses in a row; an output of max_decode_len = 3"),
-    ("branching", ("BRANCHING=None", "Tree.parents=(-1, 0, -1)"), "in the order of levels"),
-    ("best_first", ("NODES=2",), "has 5 to 68 nodes to choose from, got nodes = 2"),
-]
-
-
-@pytest.mark.parametrize(("name", "bindings", "message"), AT_ONCE, ids=str)
-def test_trees_that_are_refused_at_once(
-    tiny, tmp_path, capsys, nothing_is_loaded, name, bindings, message
-):
-    code = main(tiny, tmp_path / "out", *bindings, files=files(tiny, f"trees/{name}.gin"))
-    check_error(capsys, code, message, tmp_path / "out")

@@ -16,6 +16,7 @@ from specdec.checkpoints import save_huggingface
 from specdec.data.text import write_pairs
 from specdec.models.transformer.network import init_params
 from specdec.training import distill
+from specdec.training import scored as scored_batches
 from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy
@@ -83,11 +84,12 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     tmp_path, data_directory, tiny_model, target_directory, monkeypatch, loss, starts
 ):
     """With every token kept; what is kept in float16 is off by 2**-11 of itself."""
+    monkeypatch.setattr(scored_batches, "TOP", tiny_model.vocab_size)
     seen = noted_loop(monkeypatch, distill)
     model = tiny_model if starts == "tokens" else from_encoding(tiny_model)
     distill_tiny(
         tmp_path / "run", data_directory, model, target_directory, loss=loss,
-        scored_epochs=1, top=tiny_model.vocab_size,
+        scored_epochs=1,
     )  # fmt: skip
     draft = init_params(model, jax.random.key(5))
     scored = next(seen["training"].from_step(0))
@@ -105,9 +107,8 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     ("options", "message"),
     [
         ({"scored_epochs": -1}, "scored_epochs must be at least 0"),
-        ({"top": 0}, "top must be at least 1"),
         ({"scored_epochs": 1, "loss": "jensen_shannon"}, "every token"),
-        ({"loss": "kl"}, "forward_kl, reverse_kl, jensen_shannon, total_variation"),
+        ({"loss": "kl"}, "'forward_kl', 'reverse_kl', 'jensen_shannon', 'total_variation'"),
         ({"jensen_shannon_weight": 1.0}, "jensen_shannon_weight must be between 0 and 1, got 1.0"),
         ({"on_policy": OnPolicy(), "cross_entropy_weight": 0.1}, "repeat its own outputs"),
     ],

@@ -28,7 +28,6 @@ from specdec.training import heads as training
 from specdec.training import teacher_forcing
 from specdec.training.batching import TokenBatch
 from specdec.training.checkpointing import load_params
-from specdec.training.train import apply
 
 HEADS = {
     "medusa": HeadsConfig("medusa", 3, 16), "blockwise": HeadsConfig("blockwise", 3, 16, 24)
@@ -155,7 +154,7 @@ def test_states_along_a_text_have_the_networks_logits(variant):
     model = architectures.decode_model(config, "in_out")
     packed = model.pack(params)
     _, _, hidden = teacher_forcing.states_along(model, packed, *map(jnp.asarray, batch))
-    expected = apply(architectures.network(config), params, batch)
+    expected = teacher_forcing.teacher_forced(architectures.network(config), params, batch)
     counted = batch.targets != config.pad_id
     np.testing.assert_allclose(
         model.logits(packed, hidden)[counted], expected[counted], rtol=2e-4, atol=2e-4

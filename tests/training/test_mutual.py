@@ -14,7 +14,7 @@ from tiny import changed
 
 from specdec.checkpoints import save_huggingface
 from specdec.models.transformer.network import Transformer, init_params
-from specdec.training import mutual
+from specdec.training import mutual, scored
 from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.teacher_forcing import decoder_inputs
 
@@ -52,10 +52,8 @@ def test_the_loss_is_the_drift_and_the_weighted_total_variation(
     seen = noted_loop(monkeypatch, mutual)
     config, before = load_params(target_directory)
     draft_config = load_params(draft_directory)[0]
-    learn(
-        tmp_path / "run", data_directory, target_directory, draft_directory,
-        agreement_weight=3.0, top=config.vocab_size,
-    )  # fmt: skip
+    monkeypatch.setattr(scored, "TOP", config.vocab_size)
+    learn(tmp_path / "run", data_directory, target_directory, draft_directory, agreement_weight=3.0)
     batch = next(seen["training"].from_step(0))
     moved = jax.tree.map(lambda x: 1.1 * x, seen["params"])
     figures = seen["figures"](moved, seen["frozen"], batch, jax.random.key(0))

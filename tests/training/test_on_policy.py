@@ -11,11 +11,10 @@ from tiny import TINY_GPT, changed, random_params
 
 from specdec.checkpoints import architectures
 from specdec.models.transformer.network import init_params
-from specdec.training import on_policy, teacher_forcing
+from specdec.training import distill, on_policy, teacher_forcing
 from specdec.training.batching import Batches, BatchingOptions, TokenBatch, TokenPair
 from specdec.training.checkpointing import load_params
 from specdec.training.on_policy import OnPolicy, generator
-from specdec.training.train import apply
 
 
 def batches(count=40):
@@ -39,7 +38,7 @@ def test_a_share_of_the_batches_has_the_drafts_outputs(tiny_model, monkeypatch):
 
 def greedy_along(config, params, batch):
     """Whether each target token is the likeliest one at its place."""
-    logits = apply(architectures.network(config), params, batch)
+    logits = teacher_forcing.teacher_forced(architectures.network(config), params, batch)
     return np.argmax(logits, axis=-1) == batch.targets
 
 
@@ -54,7 +53,9 @@ def test_a_greedy_draft_generates_its_likeliest_tokens(tiny_model):
     np.testing.assert_array_equal(made.inputs, batch.inputs)
     network = architectures.network(target)
     encoding = network.apply({"params": params}, batch.inputs, method="encode")
-    logits = apply(architectures.network(config), draft, made, encoding=encoding)
+    logits = teacher_forcing.teacher_forced(
+        architectures.network(config), draft, made, encoding=encoding
+    )
     written = made.targets != 0
     assert written.sum() > 8
     likeliest = np.argmax(logits, axis=-1)
@@ -95,13 +96,30 @@ def test_two_outputs_of_a_sampled_draft_differ_by_step_and_row(tiny_model):
 
 
 def test_a_draft_learns_from_its_own_outputs(
-    tmp_path, data_directory, tiny_model, target_directory, validations
+    tmp_path, data_directory, tiny_model, target_directory, validations, monkeypatch
 ):
+    """At each step from those of the draft as it is then."""
+    found = []
+
+    def noted(*given):
+        generate = generator(*given)
+
+        def made(params, batch, step):
+            found.append((step, float(jax.tree.leaves(params)[0].sum())))
+            return generate(params, batch, step)
+
+        return made
+
+    monkeypatch.setattr(distill, "generator", noted)
     draft = from_encoding(changed(tiny_model, num_heads=1))
-    distill_tiny(
-        tmp_path, data_directory, draft, target_directory, loss="negative_log_acceptance",
-        on_policy=OnPolicy(0.5),
-    )  # fmt: skip
-    first, last = validations
+    given = (data_directory, draft, target_directory)
+    loss = "negative_log_acceptance"
+    distill_tiny(tmp_path / "own", *given, loss=loss, on_policy=OnPolicy(0.5))
+    distill_tiny(tmp_path / "given", *given, loss=loss)
+    first, last, _, other = validations
     assert last["alpha"] > first["alpha"] > 0
-    assert load_params(tmp_path)[0] == draft
+    assert last["loss"] != other["loss"]
+    steps, sums = zip(*found, strict=True)
+    assert steps == tuple(range(40))
+    assert len(set(sums)) == 40
+    assert load_params(tmp_path / "own")[0] == draft

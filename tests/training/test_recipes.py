@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from specdec.data.text import read_pairs, write_pairs
+from specdec.training import mixture as recipe
 from specdec.training.mixture import PairsPart, RestorationPart, mixture
 from specdec.training.passages import passages
 from specdec.training.recombine import Recombination
@@ -87,10 +88,12 @@ def data(tmp_path):
     return tmp_path
 
 
-def test_parts_are_put_together(data, tmp_path):
+def test_parts_are_put_together(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "VALIDATION_EXAMPLES", 5)
+    monkeypatch.setattr(recipe, "CORRUPT", 0.3)
     parts = [
-        PairsPart("split: ", "split", repeat=2, validation_examples=5),
-        RestorationPart("restore: ", texts=["book.md"], corrupt=0.3),
+        PairsPart("split: ", "split", repeat=2),
+        RestorationPart("restore: ", texts=["book.md"]),
     ]
     mixture(tmp_path, data=data, parts=parts)
     train, validation = (read_pairs(tmp_path / f"{s}.tsv") for s in ("train", "validation"))

@@ -71,13 +71,13 @@ def test_a_divergent_run_stops_and_keeps_its_last_good_checkpoint(
                 batch = batch._replace(targets=np.full_like(batch.targets, -(10**6)))
             yield batch
 
-    def apply(network, params, batch, dropout_key=None):
-        logits = plain_apply(network, params, batch, dropout_key)
+    def forced(network, params, batch, dropout_key=None):
+        logits = plain(network, params, batch, dropout_key)
         return logits / (batch.targets >= 0)[..., None]
 
-    from_step, plain_apply = train.Batches.from_step, train.apply
+    from_step, plain = train.Batches.from_step, train.teacher_forcing.teacher_forced
     monkeypatch.setattr(train.Batches, "from_step", poisoned)
-    monkeypatch.setattr(train, "apply", apply)
+    monkeypatch.setattr(train.teacher_forcing, "teacher_forced", forced)
     with pytest.raises(FloatingPointError, match="Step 7: loss"):
         train.train(tmp_path, model=tiny_model, **settings)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(load_params(tmp_path)[1]))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specdec.training import scored as training_scored
 from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.scored import ScoredBatches
 
@@ -33,10 +34,13 @@ def params():
     return jax.random.normal(jax.random.key(0), (29, VOCAB)) * 3
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(training_scored, "TOP", TOP)
+
+
 def scored(directory, params, epochs=2, function=log_probs):
-    return ScoredBatches(
-        directory, batches(), epochs, lambda *args: (function(*args), None), params, TOP
-    )
+    return ScoredBatches(directory, batches(), epochs, lambda *a: (function(*a), None), params)
 
 
 def test_the_most_probable_tokens_and_their_probabilities_are_kept(tmp_path, params):
@@ -82,18 +86,18 @@ def test_a_resumed_run_reads_what_was_scored(tmp_path, params):
     np.testing.assert_array_equal(first.probs, again.probs)
 
 
-def test_a_run_stopped_while_scoring_scores_anew(tmp_path, params):
-    (tmp_path / "new").mkdir()
-
-    def failing(params, batch):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        scored(tmp_path, params, function=failing)
-    assert not list(tmp_path.glob("scored/*.safetensors"))
-    again = next(scored(tmp_path, params).from_step(0))
-    elsewhere = next(scored(tmp_path / "new", params).from_step(0))
-    np.testing.assert_array_equal(again.tokens, elsewhere.tokens)
+def test_a_run_stopped_while_scoring_goes_on_with_it(tmp_path, params):
+    scored(tmp_path, params)
+    files = sorted(tmp_path.glob("scored/*.safetensors"))
+    content = [path.read_bytes() for path in files]
+    files[3].unlink()
+    before = [path.stat().st_mtime_ns for path in files if path.exists()]
+    scored(tmp_path, params)
+    assert [path.read_bytes() for path in files] == content
+    assert [path.stat().st_mtime_ns for path in files if path != files[3]] == before
+    files[0].write_bytes(b"{")
+    with pytest.raises(ValueError, match=r"0.safetensors is damaged .* scores the batch again"):
+        list(itertools.islice(scored(tmp_path, params).from_step(0), len(files)))
 
 
 def test_ids_of_a_large_vocabulary_are_kept(tmp_path):

@@ -10,6 +10,7 @@ numbered.
 from __future__ import annotations
 
 import codecs
+import functools
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
@@ -135,8 +136,9 @@ class Utf8:
         kinds = [byte if byte in told else -bisect_right(_BOUNDS, byte) for byte in range(CUT + 1)]
         _, first, self.kinds = np.unique(kinds, return_index=True, return_inverse=True)
         self.letters: list[int] = first.tolist()
+        self.decoded = functools.cache(self._decoded)  # Few differ, and each is asked for often.
 
-    def decoded(self, pending: bytes, byte: int) -> tuple[str, bytes]:
+    def _decoded(self, pending: bytes, byte: int) -> tuple[str, bytes]:
         """The characters that are whole behind a byte, and the bytes of one that is not.
 
         Bytes of no character are lone surrogates, as "surrogateescape" makes them. Bytes of a

@@ -115,7 +115,7 @@ def report(
     return "\n".join(lines)
 
 
-def _models(run: DecodeRun, draft: str | DraftSpec, root: Path) -> list[_Model]:
+def _models(run: DecodeRun, draft: str | os.PathLike | DraftSpec, root: Path) -> list[_Model]:
     """The target, and the draft if it is a model."""
     source = resolve(run.target, "target")
     target = _Model(run.target, *find_config(source, root))
@@ -123,7 +123,7 @@ def _models(run: DecodeRun, draft: str | DraftSpec, root: Path) -> list[_Model]:
         given = None if run.generation_config == "follow" else run.generation_config
         options_of(source, target.shape, given)
     of = draft.of if isinstance(draft, Quantized) else draft
-    if isinstance(of, str):
+    if isinstance(of, str | os.PathLike):
         return [target, _Model(str(draft), *find_config(resolve(of, "draft"), root))]
     return [target, target._replace(name=str(draft))] if isinstance(draft, Quantized) else [target]
 

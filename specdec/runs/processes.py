@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -77,7 +77,7 @@ class Processes:
 
     def first(self, work: Callable[[], T]) -> T:
         """Result of process 0's work, for all; ProcessError in the others if that fails."""
-        found = None
+        found: Any = None  # Of the others.
         with self.together():
             if not self.index:
                 found = work()

@@ -58,8 +58,8 @@ def generate(
     config, weights = load_params(target)
     config = dataclasses.replace(config, dtype="float32")  # As it will be decoded.
     vocabulary = load_vocabulary(target)
-    engine = Engine(decode_model(config))
-    params = EngineParams(engine.target.pack(weights), GREEDY.traced())
+    model = decode_model(config)
+    engine, params = Engine(model), EngineParams(model.pack(weights), GREEDY.traced())
     inputs = list(dict.fromkeys(source for source, _ in files.read("train")))
     if recombination:
         tables = (read_pairs(Path(files.directory) / name) for name in held_out)

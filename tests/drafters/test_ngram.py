@@ -23,7 +23,8 @@ V, START = 30, 0
 @pytest.fixture(scope="module")
 def sequences():
     rng = np.random.default_rng(0)
-    return [[*rng.integers(2, V, rng.integers(1, 12)).tolist(), 1] for _ in range(400)]
+    common = [[*rng.integers(2, V - 2, rng.integers(1, 12)).tolist(), 1] for _ in range(400)]
+    return [[V - 1, V - 2, 1], *common]  # Two tokens that occur once.
 
 
 def count(sequences, order, **options):

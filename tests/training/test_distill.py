@@ -108,7 +108,7 @@ def test_scored_batches_give_the_loss_of_a_forward_pass(
     [
         ({"scored_epochs": -1}, "scored_epochs must be at least 0"),
         ({"scored_epochs": 1, "loss": "jensen_shannon"}, "every token"),
-        ({"loss": "kl"}, "'forward_kl', 'reverse_kl', 'jensen_shannon', 'total_variation'"),
+        ({"loss": "kl"}, "loss must be 'forward_kl' or 'reverse_kl' or 'jensen_shannon' or"),
         ({"jensen_shannon_weight": 1.0}, "jensen_shannon_weight must be between 0 and 1, got 1.0"),
         ({"on_policy": OnPolicy(), "cross_entropy_weight": 0.1}, "repeat its own outputs"),
     ],

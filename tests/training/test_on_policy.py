@@ -121,5 +121,5 @@ def test_a_draft_learns_from_its_own_outputs(
     assert last["loss"] != other["loss"]
     steps, sums = zip(*found, strict=True)
     assert steps == tuple(range(40))
-    assert len(set(sums)) == 40
+    assert len(set(sums)) == 39  # The first step has a rate of 0.
     assert load_params(tmp_path / "own")[0] == draft

@@ -16,10 +16,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.pytrees import pytree
-from specdec.core.residuals import one_of
+from specdec.core.residuals import one_of, set_rows
 from specdec.core.topology import Forest
 from specdec.decoding import beam_rules
 from specdec.decoding.beam_rules import (
@@ -152,14 +152,14 @@ class BeamEngine:
         written = jnp.arange(family.shape[2])[:, None] < level[:, None, None, None]
         before = written & (family[..., None] == jnp.arange(wide))
         seen = jnp.broadcast_to((entries < prefix[:, None])[:, None], (batch, count, len(entries)))
-        seen = _set_last(seen, before.reshape(batch, count, -1), first)
-        seen = _set_last(seen, ancestors, first + level * wide)
+        seen = set_rows(seen, before.reshape(batch, count, -1), first, axis=2)
+        seen = set_rows(seen, ancestors, first + level * wide, axis=2)
         own = (prefix + level)[:, None] + depths
         indices = jnp.where(
             entries < prefix[:, None], entries,
             prefix[:, None] + (entries - first[:, None]) // wide,
         )  # fmt: skip
-        indices = _set_last(indices[:, None], own[:, None], first + level * wide)[:, 0]
+        indices = set_rows(indices, own, first + level * wide, axis=1)
         return Forest(seen, own[:, -count:], indices)
 
     def start(
@@ -349,14 +349,3 @@ class BeamEngine:
         above = jnp.broadcast_to(jnp.arange(wide), (batch, wide))
         path = jnp.concatenate([above, wide + path[:, :-wide]], axis=1)
         return cache, self.draft.commit(draft_cache, path, count)
-
-
-def _set_last(
-    values: Shaped[Array, "b t m"], new: Shaped[Array, "b t n"], at: Int[Array, " b"]
-) -> Shaped[Array, "b t m"]:
-    """The values with new[b] set at at[b] of the last axis."""
-    if len(values) == 1:  # In place; XLA's CPU scatter is a loop.
-        return jax.lax.dynamic_update_slice_in_dim(values, new, at[0], axis=2)
-    return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1))(
-        values, new, at
-    )

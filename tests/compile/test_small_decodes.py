@@ -18,7 +18,7 @@ QUICK = [
 ]  # fmt: skip
 SLOW = [
     ("v4", "plain", 1), ("v4", "chain", 1), 
-    ("v4", "speculative beams", 1), ("v4", "int8", 1), ("v4", "cut off", 8),
+    ("v4", "speculative beams", 8), ("v4", "int8", 1), ("v4", "cut off", 8),
     ("v5e", "plain sampled", 8), ("v5e", "stopping", 8), ("v5e", "block", 8), ("v5e", "copying", 8),
     ("v5e", "typical", 1), ("v6e", "k-seq", 8), ("v6e", "best first", 8),
     ("v6e", "point masses", 8), ("v6e", "merged", 1), ("v6e", "hierarchical", 8),

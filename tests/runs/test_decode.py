@@ -117,9 +117,9 @@ def test_another_runs_decodes_are_not_mixed(tiny, finished, tmp_path, capsys, ch
 
 def test_checking_is_an_option(tiny, finished, tmp_path, monkeypatch, capsys):
     """Each batch is decoded once without it; a file of texts is not checked unless told to."""
-    decoded, decode = [], BatchDecoder.decode
+    decoded, pauses = [], BatchDecoder.pauses
     monkeypatch.setattr(
-        BatchDecoder, "decode", lambda *args, **kw: decoded.append(1) or decode(*args, **kw)
+        BatchDecoder, "pauses", lambda *args, **kw: decoded.append(1) or pauses(*args, **kw)
     )
     assert main(tiny, tmp_path / "off", "CHECK=False") == 0
     assert len(decoded) == 4

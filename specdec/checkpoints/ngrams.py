@@ -67,18 +67,23 @@ def load_ngrams(path: str | os.PathLike) -> tuple[NgramTables, str]:
             raise CheckpointError(f"{path} holds no n-gram tables.")
         names = file.keys()
         arrays = {name: file.get_tensor(name) for name in names}
-    checksum = metadata.pop("checksum", None)  # Older files have none.
+    checksum = metadata.pop("checksum", None)
+    again = "Copy it again, or count it again (configs/training/quickstart_ngrams.gin)."
     if checksum is not None and checksum != _checksum(arrays, metadata):
-        raise CheckpointError(
-            f"{path} is damaged: its checksum differs. Copy it again, or count it again "
-            "(configs/training/quickstart_ngrams.gin)."
+        raise CheckpointError(f"{path} is damaged: its checksum differs. {again}")
+    try:  # Older files have no checksum.
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.all((array >= 0) & (array < np.inf)):
+                raise ValueError(f"{name} must be at least 0, none infinite or NaN")
+        made = tuple(
+            make_level(**{name: arrays[f"{m}.{name}"] for name in _LEVEL})
+            for m in range(1, int(metadata["order"]))
         )
-    made = tuple(
-        make_level(**{name: arrays[f"{m}.{name}"] for name in _LEVEL})
-        for m in range(1, int(metadata["order"]))
-    )
-    best = jnp.asarray(arrays["best"], jnp.int32)
-    return NgramTables(jnp.asarray(arrays["unigram"]), best, made), metadata["vocabulary"]
+        unigram, best, vocabulary = arrays["unigram"], arrays["best"], metadata["vocabulary"]
+    except (KeyError, ValueError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path} is damaged: {reason}. {again}") from None
+    return NgramTables(jnp.asarray(unigram), jnp.asarray(best, jnp.int32), made), vocabulary
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:

@@ -189,6 +189,12 @@ def test_a_file_without_a_checksum_is_an_older_one(tmp_path, sequences):
     del metadata["checksum"]
     save_file(arrays, path, metadata)
     jax.tree.map(np.testing.assert_array_equal, load_ngrams(path)[0], tables)
+    save_file(arrays | {"2.weights": arrays["2.weights"] * np.nan}, path, metadata)
+    with pytest.raises(CheckpointError, match=r"is damaged: 2.weights must be at least 0"):
+        load_ngrams(path)
+    save_file({name: arrays[name] for name in arrays if name != "2.best"}, path, metadata)
+    with pytest.raises(CheckpointError, match=r"is damaged: it lacks '2.best'"):
+        load_ngrams(path)
 
 
 class TheseTables:

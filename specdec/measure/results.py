@@ -88,7 +88,7 @@ def _median(spread: Spread | None) -> float | None:
 
 
 def _measured(speed: Speed | None) -> dict[str, Any]:
-    """What was timed; None where it was not."""
+    """The measured times; None where nothing was timed."""
     keys = ("cost_ratio", "verify_ratio", "measured_speedup", "measured_speedup_decoder")
     found: dict[str, Any] = {key: _median(getattr(speed, key, None)) for key in keys}
     if speed is None:

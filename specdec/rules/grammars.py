@@ -198,7 +198,7 @@ def _open(rule: Regex | JsonSchema, pattern: str, target: RuleTarget) -> Grammar
         text, begun, torn = left
         return 0 if not text else 2 if runs and (begun or torn) else 1
 
-    # Of one shape for all expressions: states are numbered once what is in front is told apart.
+    # Of one shape for all expressions: states are numbered once the starts in front are known.
     fronts = fronts_of(spelling, target, "", start, 0)
     first = numbers[[fresh, automaton.begin, torn]].astype(np.int32)
     return Grammar(_sized(edges), dataclasses.replace(fronts, starts=first[fronts.starts]))

@@ -119,7 +119,7 @@ class Stripped:
 
 
 class Utf8:
-    """UTF-8, where some characters are told from all others.
+    """UTF-8 that knows some characters; all others count as one.
 
     Attributes:
       letters: a byte of each kind, and :data:`CUT`; all bytes of a kind do the same.
@@ -132,8 +132,8 @@ class Utf8:
         # The first byte of a character that is not known, if there is one in 0xF1..0xF3.
         unused = {0xF1, 0xF2, 0xF3}.difference(each[0] for each in known)
         self._other = bytes([*unused, 0xF1][:1]) + b"\x80\x80"
-        told = {byte for each in known for byte in each}
-        kinds = [byte if byte in told else -bisect_right(_BOUNDS, byte) for byte in range(CUT + 1)]
+        own = {byte for each in known for byte in each}
+        kinds = [byte if byte in own else -bisect_right(_BOUNDS, byte) for byte in range(CUT + 1)]
         _, first, self.kinds = np.unique(kinds, return_index=True, return_inverse=True)
         self.letters: list[int] = first.tolist()
         self.decoded = functools.cache(self._decoded)  # Few differ, and each is asked for often.
@@ -257,7 +257,7 @@ class Least:
     """The smallest reader that finds the same as another one, in arrays.
 
     Args:
-      letters: all that are to be told from each other; any further one does as the last.
+      letters: all that differ; any further one does as the last.
       kinds: [L] which of these each column of ``steps`` is of; None for one of each.
 
     Attributes:

@@ -40,7 +40,7 @@ class ScoredBatch(NamedTuple):
 
 
 def of_kept_tokens(batch: ScoredBatch | TokenBatch, values: jax.Array) -> jax.Array:
-    """Those of ``values`` [B, T, V] that stand beside the target's: of K tokens, or of all."""
+    """The part of ``values`` [B, T, V] beside the target's: of K tokens, or of all."""
     if isinstance(batch, ScoredBatch):
         return jnp.take_along_axis(values, jnp.asarray(batch.tokens), axis=-1)
     return values

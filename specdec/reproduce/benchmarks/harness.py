@@ -175,7 +175,7 @@ class _System:
 
     @property
     def tokens(self) -> list[list[int]]:
-        """Of each row."""
+        """The tokens that each row emitted."""
         return self._decodes[0]["tokens"]
 
     def measurement(self, reference: Sequence[Sequence[int]]) -> Measurement:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specdec.checkpoints.architectures import Config, decode_model
@@ -41,7 +40,7 @@ from specdec.models.eagle.model import EagleModel, EagleParams
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.partitioning import Partitioning
-from specdec.models.placing import replicate
+from specdec.models.placing import all_finite, replicate
 from specdec.models.transformer.model import TransformerModel
 from specdec.rules.positions import ForcedFirst
 from specdec.text.base import Languages
@@ -77,7 +76,7 @@ def load_packed(
     layout = platforms.current().layout if partitioning is None else "in_out"
     model = decode_model(config, layout, partitioning)
     packed = model.pack(params, output_tokens, narrow, int8=int8)
-    if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(packed)):
+    if narrow and not all_finite(packed):
         return load_packed(config, params, source, None, partitioning, output_tokens, int8=int8)
     return as_loaded(model, packed, source)
 

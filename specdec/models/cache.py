@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -15,46 +16,82 @@ from specdec.models.partitioning import constrain
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
+# Keys or values of all layers: an array for each, or stacked where layers are run in a loop.
+Entries: TypeAlias = tuple[Float[Array, "b h m k"], ...] | Float[Array, "b l h m k"]
+Number: TypeAlias = int | Int[Array, ""]  # A layer's; traced in a loop.
 
 
 @pytree
 class KVCache:
     """Keys and values of the committed tokens, and of the last block extended after them."""
 
-    # One [B, H, M, K] array a layer. (One array for all layers would be copied whole at each write
-    # on CPU.)
-    keys: tuple[Float[Array, "b h m k"], ...]
-    values: tuple[Float[Array, "b h m k"], ...]
+    keys: Entries
+    values: Entries
     # Tokens committed. Entries at and beyond it are dead: never attended to by a later block before
     # they are written again.
     length: Int[Array, " b"]
 
-    def map(self, change: Callable[[Array], Array], length: Int[Array, " b"]) -> KVCache:
-        """Each layer's keys and values changed alike, with another length."""
-        return KVCache(tuple(map(change, self.keys)), tuple(map(change, self.values)), length)
+    @property
+    def max_len(self) -> int:
+        """M."""
+        return jax.tree.leaves(self.keys)[0].shape[-2]
 
 
 def init_cache(
-    num_layers: int, batch: int, num_heads: int, max_len: int, head_dim: int, dtype: jnp.dtype
-) -> KVCache:
+    num_layers: int, batch: int, num_heads: int, max_len: int, head_dim: int, dtype: jnp.dtype, *,
+    stacked: bool,
+) -> KVCache:  # fmt: skip
     """An empty cache for ``max_len`` tokens a row."""
     shape = (batch, num_heads, max_len, head_dim)
 
-    def layers():
-        empty = (jnp.zeros(shape, dtype) for _ in range(num_layers))
-        return tuple(constrain(a, CACHE_AXES) for a in empty)
+    def layers() -> Entries:
+        if stacked:
+            return jnp.zeros((batch, num_layers, *shape[1:]), dtype)
+        return tuple(constrain(jnp.zeros(shape, dtype), CACHE_AXES) for _ in range(num_layers))
 
     return KVCache(layers(), layers(), jnp.zeros((batch,), jnp.int32))
 
 
+def of_layer(entries: Entries, number: Number) -> Float[Array, "b h m k"]:
+    """One layer's keys or values."""
+    if isinstance(entries, tuple):
+        assert isinstance(number, int)
+        return entries[number]
+    return jax.lax.dynamic_index_in_dim(
+        entries, number, axis=1, keepdims=False, allow_negative_indices=False
+    )
+
+
+def with_layer(entries: Entries, number: Number, own: Float[Array, "b h m k"]) -> Entries:
+    """All layers' with another array for one of them, where each has its own."""
+    assert isinstance(entries, tuple)
+    assert isinstance(number, int)
+    return (*entries[:number], own, *entries[number + 1 :])
+
+
 def write(
-    entries: Float[Array, "b h m k"], new: Float[Array, "b h t k"], start: Int[Array, " b"]
-) -> Float[Array, "b h m k"]:
-    """SETS positions start[b] .. start[b] + T - 1 of each row.
+    entries: Entries, number: Number, new: Float[Array, "b h t k"], start: Int[Array, " b"]
+) -> Entries:
+    """SETS positions start[b] .. start[b] + T - 1 of each row in one layer.
 
     A start that would run past the end may be moved back (``dynamic_update_slice``); only finished
     rows, whose output is fixed, can be there.
     """
+    if isinstance(entries, tuple):
+        return with_layer(entries, number, _written(of_layer(entries, number), new, start))
+    new = new.astype(entries.dtype)[:, None]
+    if len(new) == 1:  # In place.
+        return jax.lax.dynamic_update_slice(entries, new, (0, number, 0, start[0], 0))
+
+    def put(row, new, at):
+        return jax.lax.dynamic_update_slice(row, new, (number, 0, at, 0))
+
+    return jax.vmap(put)(entries, new, start)
+
+
+def _written(
+    entries: Float[Array, "b h m k"], new: Float[Array, "b h t k"], start: Int[Array, " b"]
+) -> Float[Array, "b h m k"]:
     return constrain(set_rows(entries, new.astype(entries.dtype), start, axis=2), CACHE_AXES)
 
 
@@ -127,9 +164,14 @@ def commit(cache: KVCache, path: Int[Array, "b t"] | None, count: Int[Array, " b
         return dataclasses.replace(cache, length=length)
     slots = (cache.length[:, None] + path)[:, None, :, None]
 
-    def keep(entries):
+    def keep(entries: Array) -> Array:
         # Filler of the path may point anywhere; what it moves is dead, but must not be NaN.
-        kept = jnp.take_along_axis(entries, slots, axis=2, mode="clip")
-        return write(entries, kept, cache.length)
+        if entries.ndim == 4:
+            return _written(
+                entries, jnp.take_along_axis(entries, slots, axis=2, mode="clip"), cache.length
+            )
+        kept = jnp.take_along_axis(entries, slots[:, None], axis=3, mode="clip")
+        return set_rows(entries, kept, cache.length, axis=3)
 
-    return cache.map(keep, length)
+    keys, values = jax.tree.map(keep, (cache.keys, cache.values))
+    return KVCache(keys, values, length)

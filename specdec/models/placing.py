@@ -99,6 +99,11 @@ def replicate(params: Params, partitioning: Partitioning | None) -> Params:
     return jax.tree.map(lambda array: place(array, (), partitioning), params)
 
 
+def all_finite(tree: Params) -> bool:
+    """Whether no number is NaN or infinite; NumPy looks, so that nothing is compiled."""
+    return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree))
+
+
 def to_host(tree: T) -> T:
     """A program's results as NumPy arrays, whole in each process that ran it."""
     for leaf in jax.tree.leaves(tree):

@@ -7,27 +7,35 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
+from specdec.models.products import few_tokens
 from specdec.models.products.quantized import Kernel
+from specdec.types import AnyArray
 
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """A layout's storage of the parameters that products read."""
+    """A layout's storage of the parameters that products read.
 
-    kernel: Callable[[Array], Kernel]  # A decoder's, [in, out].
-    whole: Callable[[Array], Kernel]  # An encoder's.
-    embedding: Callable[[Array], Kernel]  # [V, D].
+    Attributes:
+      stacked: whether layers' arrays are stacked, for a loop over layers. Those of NumPy are packed
+        as such then, so that loading compiles nothing.
+    """
+
+    kernel: Callable[[AnyArray], Kernel]  # A decoder's, [in, out].
+    whole: Callable[[AnyArray], Kernel]  # An encoder's.
+    embedding: Callable[[AnyArray], Kernel]  # [V, D].
     # N kernels [in, out] as one [in, N * out], which a mesh cuts into so many parts.
-    joined: Callable[[Sequence[Array], int], Array]
+    joined: Callable[[Sequence[AnyArray], int], AnyArray]
+    stacked: bool
 
 
 def store_of(ops: ModuleType) -> Store:
     """Store for a layout's products, with all bits."""
-    return Store(ops.pack, ops.pack_whole, lambda table: table, ops.joined)
+    stacked = ops is few_tokens
+    return Store(ops.pack, ops.pack_whole, lambda table: table, ops.joined, stacked)
 
 
-def at_most(widest: jnp.dtype, array: Array) -> Array:
+def at_most(widest: jnp.dtype, array: AnyArray) -> AnyArray:
     """An array in its own bits, or in those of ``widest`` if these are fewer."""
     return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)

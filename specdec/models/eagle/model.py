@@ -26,7 +26,7 @@ from specdec.models.products.quantized import Kernel
 from specdec.models.stores import store_of
 from specdec.models.transformer import network
 from specdec.models.transformer.model import TransformerModel
-from specdec.models.transformer.packed import PackedLayer, PackedNorm, PackedTransformer
+from specdec.models.transformer.packed import Layers, PackedNorm, PackedTransformer
 from specdec.models.transformer.packing import Packer
 from specdec.models.transformer.parts import EncodedInputs
 from specdec.types import Distribution, Encoded, Params
@@ -40,7 +40,7 @@ class PackedEagle:
 
     state_in: Kernel  # D -> W
     token_in: Kernel  # D -> W
-    layers: tuple[PackedLayer, ...]  # One.
+    layers: Layers  # One.
     relpos: Float[Array, "h r"] | None
     final_norm: PackedNorm
     out: Kernel  # W -> D
@@ -89,14 +89,14 @@ class EagleModel:
         packer = Packer(self.config.layer, store, jnp.dtype(narrow) if narrow else None, None)
 
         def kernel(name):
-            return store.kernel(packer.stored(jnp.asarray(params[name])))
+            return store.kernel(packer.stored(packer.put(params[name], ("embed", "embed"))))
 
         stack = packer.stack("decoder", params, packer.decoder_kernel)
-        return PackedEagle(
+        return jax.device_put(PackedEagle(
             kernel("state_in"), kernel("token_in"), stack["layers"], stack["relpos"],
             stack["final_norm"], kernel("out"),
             cross_kv=packer.cross_kv(params["decoder"])[0] if self.config.reads_encoding else None,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def start(
         self, params: EagleParams, batch: int, max_len: int, given: Encoded

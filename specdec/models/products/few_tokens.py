@@ -10,6 +10,10 @@ other devices ``plain.py`` has the same functions.
 Kernels are stored in chunks, [C, O, W]: W of the in-features at a time for every out-feature, so
 that the inputs of 8 tokens stay in the first-level cache beside the kernel that streams by.
 
+The layers of a stack are run in a loop, so that a program has the text of one. Its kernels are
+stacked, [L, C, O, W], and a product reads its layer's where it lies: the slice is part of the
+reduction. (Behind a ``lax.scan`` or in a product of XLA's it would be copied first.)
+
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
 They need :data:`specdec.core.compilation.CPU_OPTIONS`: without, results are the same, but slower.
@@ -27,7 +31,15 @@ from jaxtyping import Array, Float, Int
 from specdec.core.machine import vector_registers
 from specdec.core.reductions import sum_last
 from specdec.models.products import nibbles, plain
-from specdec.models.products.quantized import Int4Kernel, Int8Kernel, Kernel, to_int8
+from specdec.models.products.quantized import (
+    Int4Kernel,
+    Int8Kernel,
+    Kernel,
+    LayerKernel,
+    OfLayer,
+    to_int8,
+)
+from specdec.types import AnyArray
 
 # Up to so many tokens a product is one pass, several, and XLA's the faster way round.
 _FEW, _SOME, _MANY = 8, 32, 64
@@ -40,22 +52,21 @@ _barrier = jax.lax.optimization_barrier
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 
 
-def joined(kernels: Sequence[Float[Array, "i o"]], ways: int) -> Float[Array, "i n*o"]:
+def joined(kernels: Sequence[Float[AnyArray, "i o"]], ways: int) -> Float[AnyArray, "i n*o"]:
     """Kernels as one; no mesh cuts kernels of this layout."""
     assert ways == 1
-    return jnp.concatenate(kernels, axis=1)
+    return kernels[0].__array_namespace__().concatenate(kernels, axis=1)
 
 
-@jax.jit  # One program for each shape when a checkpoint is read.
-def pack(kernel: Float[Array, "i o"]) -> Float[Array, "c o w"]:
-    """A kernel as :func:`product` reads it."""
+def pack(kernel: Float[AnyArray, "i o"]) -> Float[AnyArray, "c o w"]:
+    """A kernel as :func:`product` reads it; one of NumPy's is a view."""
     size = len(kernel)
     counts, widest = range(1, size // _NARROWEST + 1), _WIDEST[kernel.dtype.itemsize]
     chunks = next((c for c in counts if size % c == 0 and size <= c * widest), 1)
     return kernel.reshape(chunks, size // chunks, -1).transpose(0, 2, 1)
 
 
-def pack_whole(kernel: Float[Array, "i o"]) -> Float[Array, "1 o i"]:
+def pack_whole(kernel: Float[AnyArray, "i o"]) -> Float[AnyArray, "1 o i"]:
     """Pack an encoder's kernel, which always meets more than a few tokens: one chunk."""
     return kernel.T[None]
 
@@ -64,7 +75,7 @@ def tied(embedding: Kernel) -> Kernel:
     """The embedding as the kernel of the logits."""
     if isinstance(embedding, Int8Kernel):
         return Int8Kernel(embedding.qvalue[None], embedding.scale)
-    assert not isinstance(embedding, Int4Kernel)
+    assert not isinstance(embedding, Int4Kernel | OfLayer)
     return embedding[None]
 
 
@@ -74,7 +85,7 @@ def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
     Raises:
       ValueError: the group does not divide the in-features.
     """
-    assert not isinstance(kernel, Int4Kernel)
+    assert not isinstance(kernel, Int4Kernel | OfLayer)
     if isinstance(kernel, Int8Kernel):
         kernel = kernel.qvalue * kernel.scale[:, None]
     rows = kernel.transpose(1, 0, 2).reshape(kernel.shape[1], -1)
@@ -85,27 +96,30 @@ def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
 
 
 def product(
-    kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+    kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
 ) -> Float[Array, "b t o"]:
     """The product of x and a packed kernel, in ``dtype``, x's own if None."""
     dtype = dtype or x.dtype
-    if isinstance(kernel, Int8Kernel):
-        return (product(kernel.qvalue, x, jnp.float32) * kernel.scale).astype(dtype)
-    if isinstance(kernel, Int4Kernel):
-        return _nibbles_product(kernel, x, dtype)
-    chunks, _, width = kernel.shape
+    stack, layer = (kernel.stack, kernel.number) if isinstance(kernel, OfLayer) else (kernel, None)
+    if isinstance(stack, Int8Kernel):
+        scale = stack.scale if layer is None else of_layer(stack.scale, layer)
+        return (product(_same_layer(stack.qvalue, layer), x, jnp.float32) * scale).astype(dtype)
+    if isinstance(stack, Int4Kernel):
+        return _nibbles_product(stack, layer, x, dtype)
+    assert not isinstance(stack, OfLayer)
+    chunks, width = stack.shape[-3], stack.shape[-1]
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
     if tokens <= _FEW:
-        out = _streamed_product(kernel, flat)
+        out = _streamed_product(stack, layer, flat)
     elif tokens <= _SOME:
-        out = _tiled_product(kernel, flat)
+        out = _tiled_product(stack, layer, flat)
     else:
-        kernel, flat = _widened(kernel, flat)
-        if tokens <= _MANY or len(kernel) > 1:
-            out = _padded_product(kernel, flat)
+        whole, flat = _widened(stack, layer, flat)
+        if tokens <= _MANY or len(whole) > 1:
+            out = _padded_product(whole, flat)
         else:
-            out = _matmul(flat[:, 0], kernel[0].T)
+            out = _matmul(flat[:, 0], whole[0].T)
     return out.astype(dtype).reshape(*x.shape[:-1], -1)
 
 
@@ -142,7 +156,7 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
     """The tokens' rows [V, D], in float32; XLA's CPU gather goes element by element."""
     if isinstance(embedding, Int8Kernel):
         return embed(embedding.qvalue, tokens) * embed(embedding.scale[:, None], tokens)
-    assert not isinstance(embedding, Int4Kernel)
+    assert not isinstance(embedding, Int4Kernel | OfLayer)
     table, tokens = _barrier((embedding, tokens))
     table = _as_read(table)
     if tokens.size > _FEW:
@@ -163,15 +177,30 @@ def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     return (sum_last(x * x) / x.shape[-1])[..., None]
 
 
-def _nibbles_product(kernel: Int4Kernel, x: Array, dtype: jnp.dtype) -> Array:
+def of_layer(stack: Array, layer: Int[Array, ""]) -> Array:
+    """The array of one layer of all."""
+    return jax.lax.dynamic_index_in_dim(stack, layer, keepdims=False, allow_negative_indices=False)
+
+
+def _same_layer(stack: Array, layer: Int[Array, ""] | None) -> LayerKernel:
+    return stack if layer is None else OfLayer(stack, layer)
+
+
+def _nibbles_product(
+    stack: Int4Kernel, layer: Int[Array, ""] | None, x: Array, dtype: jnp.dtype
+) -> Array:
     flat = x.reshape(-1, x.shape[-1])
     if len(flat) <= nibbles.FEW:
-        return nibbles.product(kernel, flat).astype(dtype).reshape(*x.shape[:-1], -1)
-    kernel, x = _barrier((kernel, x))
-    return product(nibbles.widened(kernel)[None], x, dtype)
+        return nibbles.product(stack, layer, flat).astype(dtype).reshape(*x.shape[:-1], -1)
+    stack, layer, x = _barrier((stack, layer, x))
+    if layer is not None:
+        stack = jax.tree.map(lambda leaf: of_layer(leaf, layer), stack)
+    return product(nibbles.widened(stack)[None], x, dtype)
 
 
-def _tiled_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
+def _tiled_product(
+    stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, x: Float[Array, "t c w"]
+) -> Float[Array, "t o"]:
     """A pass for every few tokens, in a loop.
 
     Not unrolled, for XLA allocates something for each operand of each reduction whenever a program
@@ -180,36 +209,50 @@ def _tiled_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> F
     size = next((size for size in _TILES if len(x) % size == 0), _TILES[0])
     whole = len(x) // size * size
     tiles = x[:whole].reshape(-1, size, *x.shape[1:])
-    out = jax.lax.map(functools.partial(_streamed_product, kernel), tiles).reshape(whole, -1)
-    if whole == len(x):
-        return out
-    return jnp.concatenate([out, _streamed_product(kernel, x[whole:])])
+    several = functools.partial(_streamed_product, stack, layer)
+    out = jax.lax.map(several, tiles).reshape(whole, -1)
+    return out if whole == len(x) else jnp.concatenate([out, several(x[whole:])])
 
 
 def _streamed_product(
-    kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]
-) -> Float[Array, "t o"]:
+    stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, x: Float[Array, "t c w"],
+    begin: int = 0,
+) -> Float[Array, "t o"]:  # fmt: skip
     """Rows from several parts of the kernel are summed together.
 
     A load of x serves all of them, and several places of memory are read at once: where the kernel
     is no longer in a cache that other programs share, one alone is slow to come. Of a token's one
     alone XLA would even make something else, thirty times as slow. So where no number of parts
     divides the rows, as in GPT-2's vocabulary, those left over follow.
+
+    Args:
+      begin: the row to begin with.
     """
-    size = kernel.shape[1]
+    size = stack.shape[-2] - begin
     sums = vector_registers() * 3 // 4  # Sums kept at once; inputs and weights need some too.
     fitting = [s for s in _STREAMS if s <= size and s * len(x) <= sums]
     streams = next((s for s in fitting if s > 1 and size % s == 0), fitting[0])
     rows = size // streams
-    kernel, x = _barrier((kernel, x))
-    read, tokens = _as_read(kernel), x[:, :, None]
-    parts = [_float32(read[:, i * rows : (i + 1) * rows]) for i in range(streams)]
+    stack, layer, x = _barrier((stack, layer, x))
+    read, tokens = _as_read(stack), x[:, :, None]
+    parts = [_float32(_rows(read, layer, begin + i * rows, rows)) for i in range(streams)]
     pairs = [(part, token) for token in tokens for part in parts]
     out = _add_up(jnp.concatenate(_sums(pairs, 2), axis=1)).reshape(len(x), -1)
     if size % streams:
-        rest = _streamed_product(kernel[:, streams * rows :], x)
+        rest = _streamed_product(stack, layer, x, begin + streams * rows)
         out = jnp.concatenate([out, rest], axis=1)
     return out
+
+
+def _rows(
+    stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, begin: int, count: int
+) -> Float[Array, "c n w"]:
+    """Some rows of a kernel."""
+    if layer is None:
+        return stack[:, begin : begin + count]
+    shape = (1, stack.shape[1], count, stack.shape[3])
+    at = (layer, 0, begin, 0)
+    return jax.lax.dynamic_slice(stack, at, shape, allow_negative_indices=False)[0]
 
 
 def _add_up(partial: Array) -> Array:
@@ -229,18 +272,21 @@ def _sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: in
     return _barrier(jax.lax.reduce(products, [jnp.zeros(())] * len(products), _add, (axis,)))
 
 
-def _widened(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> tuple[Array, Array]:
+def _widened(
+    stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, x: Float[Array, "t c w"]
+) -> tuple[Array, Array]:
     """The kernel in x's dtype, and x: XLA's products read a kernel of fewer bits slowly.
 
     It is widened when x is there and not before, so that all kernels of a program take turns in
     the same memory, which stays in a cache. What is written anew anyway is written as one chunk:
     a product over all in-features is faster than a sum of several.
     """
-    if kernel.dtype == x.dtype:
-        return kernel, x
-    kernel, x = _barrier((kernel, x))
-    wide = _float32(_as_read(kernel)).astype(x.dtype)
-    chunks, size, width = kernel.shape
+    if stack.dtype == x.dtype:
+        return stack if layer is None else of_layer(stack, layer), x
+    stack, layer, x = _barrier((stack, layer, x))
+    kernel = _as_read(stack)
+    wide = _float32(kernel if layer is None else of_layer(kernel, layer)).astype(x.dtype)
+    chunks, size, width = wide.shape
     one = wide.transpose(1, 0, 2).reshape(1, size, chunks * width)
     return one, x.reshape(len(x), 1, chunks * width)
 

@@ -38,26 +38,41 @@ def widened(kernel: Int4Kernel) -> Float[Array, "o i"]:
     return scaled.reshape(len(scaled), -1)
 
 
-def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
+def product(
+    kernel: Int4Kernel, layer: Int[Array, ""] | None, x: Float[Array, "t i"], begin: int = 0
+) -> Float[Array, "t o"]:
     """The product of at most :data:`FEW` tokens, in float32.
 
     Sums are of numbers plus 8; what that adds is 8 times the sum of x, which all rows share.
+
+    Args:
+      layer: the number of the layer's kernel in a stack of all layers'; None for one kernel.
+      begin: the row to begin with.
     """
-    size, pairs, groups = kernel.qvalue.shape
+    size, pairs, groups = kernel.qvalue.shape[-3:]
+    size -= begin
     given, x = x, x.astype(jnp.float32).reshape(len(x), 2 * pairs, groups)
-    qvalue, scale, x, extra = _barrier((kernel.qvalue, kernel.scale, x, 8 * jnp.sum(x, axis=1)))
+    extra = 8 * jnp.sum(x, axis=1)
+    qvalue, scale, layer, x, extra = _barrier((kernel.qvalue, kernel.scale, layer, x, extra))
     streams = min(_STREAMS, size)
     rows = size // streams
-    positions = [slice(i * rows, (i + 1) * rows) for i in range(streams)]
+
+    def part_of(array: Array, stream: int, *pair: int) -> Float[Array, "o l"]:
+        """The rows of one stream, of one pair where there are several."""
+        at, sizes = (begin + stream * rows, *pair, 0), (rows, *[1] * len(pair), groups)
+        if layer is not None:
+            at, sizes = (layer, *at), (1, *sizes)
+        found = jax.lax.dynamic_slice(array, at, sizes, allow_negative_indices=False)
+        return found.reshape(rows, groups)
 
     def terms(token: int, stream: int) -> Float[Array, "o l"]:
         """Sums of each group's products."""
         total = -extra[token][None]
         for pair in range(pairs):
             for part in (0, 1):
-                number = _number(qvalue[positions[stream], pair], part)
+                number = _number(part_of(qvalue, stream, pair), part)
                 total = total + number * x[token, 2 * pair + part][None]
-        return total * scale[positions[stream]].astype(jnp.float32)
+        return total * part_of(scale, stream).astype(jnp.float32)
 
     found = [terms(token, stream) for token in range(len(x)) for stream in range(streams)]
     sums = jax.lax.reduce(
@@ -66,8 +81,8 @@ def product(kernel: Int4Kernel, x: Float[Array, "t i"]) -> Float[Array, "t o"]:
     )  # fmt: skip
     out = jnp.concatenate(_barrier(sums)).reshape(len(x), -1)
     if size % streams:  # A row is left over.
-        rest = Int4Kernel(kernel.qvalue[-1:], kernel.scale[-1:])
-        out = jnp.concatenate([out, product(rest, given)], axis=1)
+        rest = product(kernel, layer, given, begin + streams * rows)
+        out = jnp.concatenate([out, rest], axis=1)
     return out
 
 

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specdec.core.arguments import whole
 from specdec.core.pytrees import pytree
+from specdec.types import AnyArray
 
 GROUP = 16  # In-features that share a scale in 4 bits, by default.
 
@@ -36,6 +37,17 @@ class Int4Kernel:
 
 
 Kernel: TypeAlias = Array | Int8Kernel | Int4Kernel  # As a layout's module packs it.
+
+
+@pytree
+class OfLayer:
+    """One layer's kernel, where it lies in the stack of all layers' kernels; on CPU alone."""
+
+    stack: Kernel  # [L, ...]
+    number: Int[Array, ""]
+
+
+LayerKernel: TypeAlias = Kernel | OfLayer
 
 
 def num_bytes(tree: Any) -> int:
@@ -69,15 +81,19 @@ def check_group(size: int, group: int) -> None:
         )
 
 
-def to_int8(kernel: Array, axis: int) -> tuple[Array, Array]:
-    """int8 numbers and float32 scales (1 along ``axis``): the nearest, the largest being 127."""
+def to_int8(kernel: AnyArray, axis: int) -> tuple[AnyArray, AnyArray]:
+    """int8 numbers and float32 scales (1 along ``axis``): the nearest, the largest being 127.
+
+    Arrays of NumPy stay such.
+    """
+    xp = kernel.__array_namespace__()
     kernel = kernel.astype(jnp.float32)
-    largest = jnp.max(jnp.abs(kernel), axis=axis, keepdims=True)
-    scale = jnp.where(largest > 0, largest / 127, 1.0)
-    return jnp.round(kernel / scale).astype(jnp.int8), scale
+    largest = xp.max(xp.abs(kernel), axis=axis, keepdims=True)
+    scale = xp.where(largest > 0, largest / 127, xp.float32(1))
+    return xp.round(kernel / scale).astype(jnp.int8), scale
 
 
-def int8_rows(embedding: Float[Array, "v d"]) -> Int8Kernel:
+def int8_rows(embedding: Float[AnyArray, "v d"]) -> Int8Kernel:
     """An embedding, with a scale for each row."""
     qvalue, scale = to_int8(embedding, axis=1)
     return Int8Kernel(qvalue, scale[:, 0])

@@ -34,15 +34,21 @@ from specdec.models import attention, filler
 from specdec.models import cache as kv
 from specdec.models.base import prompt_of
 from specdec.models.partitioning import Partitioning, constrain, ways
+from specdec.models.placing import all_finite
 from specdec.models.products.quantized import Kernel, int8_rows
-from specdec.models.stores import Store, store_of
+from specdec.models.stores import store_of
 from specdec.models.transformer import packed as stored
 from specdec.models.transformer import packing
 from specdec.models.transformer.arithmetic import capped, check_encoding
 from specdec.models.transformer.config import Stack, TransformerConfig
-from specdec.models.transformer.packed import PackedLayer, PackedTransformer, axis_sizes
+from specdec.models.transformer.packed import (
+    PackedLayer,
+    PackedNorm,
+    PackedTransformer,
+    axis_sizes,
+)
 from specdec.models.transformer.packing import Packer
-from specdec.models.transformer.parts import EncodedInputs, Parts, hidden, products_of
+from specdec.models.transformer.parts import Caches, EncodedInputs, Parts, hidden, products_of
 from specdec.models.transformer.views import Block, views_of
 from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
 
@@ -136,7 +142,7 @@ class TransformerModel:
                 return ops.quantize(pack(kernel), 8, 0)
 
             whole = functools.partial(packed, pack=ops.pack_whole)
-            store = Store(packed, whole, int8_rows, ops.joined)
+            store = dataclasses.replace(store, kernel=packed, whole=whole, embedding=int8_rows)
         return packing.pack(
             params, self.config, store, jnp.dtype(narrow) if narrow else None, self.partitioning,
             output_tokens,
@@ -155,9 +161,11 @@ class TransformerModel:
         fewer = jnp.dtype(narrow) if narrow else None
         packer = Packer(self.config, store_of(self.ops), fewer, self.partitioning)
         logits, bias, generated = packer.logits(params, output_tokens)
-        if narrow and not all(jnp.isfinite(a).all() for a in jax.tree.leaves(logits)):
+        if narrow and not all_finite(logits):
             return self.restricted(packed, params, output_tokens, None)
-        return dataclasses.replace(packed, logits=logits, logits_bias=bias, output_tokens=generated)
+        return jax.device_put(
+            dataclasses.replace(packed, logits=logits, logits_bias=bias, output_tokens=generated)
+        )
 
     def step_params(self, params: PackedTransformer) -> PackedTransformer:
         """Parameters that a decode step reads: no embedding, unless it is the logits' too."""
@@ -247,10 +255,10 @@ class TransformerModel:
         x = parts.with_positions(encoder, x, np.arange(inputs.shape[1])[None])
         views = views_of(stack).encoder(encoder.relpos, mask)
 
-        def attend(i: int, layer: PackedLayer, x: Float[Array, "b s d"]) -> Float[Array, "b s i"]:
-            return parts.attention_within(layer, x, views(i, layer.relpos))
+        def attend(number, layer, x, caches):
+            return parts.attention_within(layer, x, views(number, layer.relpos)), caches
 
-        x = parts.through(encoder.layers, x, attend)
+        x, _ = parts.through(encoder.layers, x, ((), ()), attend)
         return parts.normed(x, encoder.final_norm)
 
     def attended(
@@ -261,8 +269,11 @@ class TransformerModel:
         Args:
           params: their ``cross_kv``, ``kv_bias`` and ``layers`` are read.
         """
-        count, parts = len(params.layers), self._parts(self.config.decoder)
-        split = parts.split(self.ops.product(params.cross_kv, output), 2 * count, "joined_kv")
+        count, parts = self.config.num_decoder_layers, self._parts(self.config.decoder)
+        products = self.ops.product(params.cross_kv, output)
+        if not isinstance(params.layers, tuple):
+            return EncodedInputs(*self._stacked(params, products), mask, output)
+        split = parts.split(products, 2 * count, "joined_kv")
         if params.kv_bias is not None:
             split = [each + params.kv_bias[i] for i, each in enumerate(split)]
         if self.config.merged_attention and self.config.decoder.query_key_norms:
@@ -276,6 +287,20 @@ class TransformerModel:
         heads = self._cached_heads(len(output))
         found = [attention.entries(each, heads) for each in split]
         return EncodedInputs(tuple(found[:count]), tuple(found[count:]), mask, output)
+
+    def _stacked(self, params: PackedTransformer, products: Float[Array, "b s j"]) -> Caches:
+        """All layers' keys, and their values, of their joined kernels' products."""
+        assert isinstance(params.layers, PackedLayer)
+        stack, (batch, size, _) = self.config.decoder, products.shape
+        apart = products.reshape(batch, size, 2, stack.num_layers, stack.kv_heads, stack.head_dim)
+        if params.kv_bias is not None:
+            apart += params.kv_bias.reshape(apart.shape[2:])
+        keys, values = apart[:, :, 0], apart[:, :, 1]
+        if self.config.merged_attention and params.layers.key_norm is not None:
+            scale = params.layers.key_norm.norm_scale[:, None]
+            keys = self._parts(stack).normed(keys, PackedNorm(scale))
+        keys, values = (each.transpose(0, 2, 3, 1, 4) for each in (keys, values))
+        return keys, values
 
     # Steps.
 
@@ -299,7 +324,7 @@ class TransformerModel:
         if more:
             topology = topology.with_filler(after + count, more)
         if isinstance(topology, Forest):
-            topology = topology.over(cache.keys[0].shape[2])
+            topology = topology.over(cache.max_len)
         with self._resolving(batch):
             x, cache = self._extend(params, encoded, cache, filler.filled(x, more), topology, after)
         return filler.without(x, more), cache
@@ -309,27 +334,23 @@ class TransformerModel:
         x: Float[Array, "b t d"], topology: Order, after: int,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         """Keys and values of a block, whose last hidden states are x."""
-        cfg, keys, values = self.config, [], []
-        parts = self._parts(cfg.decoder)
-        block = Block(topology, cache.length, cache.keys[0].shape[2], x.shape[1], after)
+        cfg, parts = self.config, self._parts(self.config.decoder)
+        block = Block(topology, cache.length, cache.max_len, x.shape[1], after)
         views = views_of(cfg.decoder).decoder(params.relpos, block)
         if params.positions is not None:
             x = parts.with_positions(params, x, block.positions)
         merged, crossed = (encoded or None, None) if cfg.merged_attention else (None, encoded)
 
-        def attend(i: int, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
-            view, at = views(i, layer.relpos), cache.length + after
-            old = cache.keys[i], cache.values[i]
-            h, key, value = parts.self_attention(layer, x, old, view, at, merged, i)
-            keys.append(key)
-            values.append(value)
-            return h
+        def attend(number, layer, x, caches):
+            view, at = views(number, layer.relpos), cache.length + after
+            return parts.self_attention(number, layer, x, caches, view, at, merged)
 
-        def cross(i: int, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t i"]:
-            return parts.cross_attention(layer, x, cast(EncodedInputs, crossed), i)
+        def cross(number, layer, x):
+            return parts.cross_attention(number, layer, x, cast(EncodedInputs, crossed))
 
-        x = parts.through(params.layers, x, attend, cross if crossed else None)
-        return x, kv.KVCache(tuple(keys), tuple(values), cache.length)
+        caches = cache.keys, cache.values
+        x, caches = parts.through(params.layers, x, caches, attend, cross if crossed else None)
+        return x, kv.KVCache(*caches, cache.length)
 
     def empty_cache(self, batch: int, max_len: int) -> kv.KVCache:
         """An empty cache for ``max_len`` tokens a row."""
@@ -337,8 +358,9 @@ class TransformerModel:
         heads = self._cached_heads(batch)
         width = self.config.decoder.kv_heads * self.config.head_dim // heads
         depth = self.config.num_decoder_layers
+        stacked = store_of(self.ops).stacked
         with self._resolving(batch):
-            return kv.init_cache(depth, batch, heads, size, width, self.dtype)
+            return kv.init_cache(depth, batch, heads, size, width, self.dtype, stacked=stacked)
 
     def _cached_heads(self, batch: int) -> int:
         """Heads of a cache of so many rows; 1 if they are side by side (``attention.py``)."""

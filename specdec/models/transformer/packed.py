@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import jax
 from jaxtyping import Array, Float, Int
 
 from specdec.core.pytrees import pytree
 from specdec.models.partitioning import Axes
-from specdec.models.products.quantized import Int8Kernel, Kernel
+from specdec.models.products.few_tokens import of_layer
+from specdec.models.products.quantized import Int8Kernel, Kernel, OfLayer
 from specdec.models.transformer.config import TransformerConfig
 
 T = TypeVar("T")
@@ -37,9 +39,12 @@ class PackedNorm:
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout. What its stack has not is None."""
+    """One layer; kernels in the model's layout. What its stack has not is None.
 
-    self_norm: PackedNorm | None  # None where nothing is normalised before the first part.
+    Where norms are after parts, the first layer's ``self_norm`` is filler: nothing is before it.
+    """
+
+    self_norm: PackedNorm
     self_qkv: Kernel  # D -> (R + 2) J
     qkv_bias: Float[Array, "r+2 j"] | None
     self_out: Kernel  # I -> D
@@ -62,6 +67,10 @@ class PackedLayer:
     relpos: Float[Array, "h r"] | None = None  # Position biases, where each layer has its own.
 
 
+# An array for each layer, or as few_tokens.py reads them, one for all: [L, ...].
+Layers: TypeAlias = tuple[PackedLayer, ...] | PackedLayer
+
+
 @pytree
 class PackedEncoder:
     """An encoder."""
@@ -69,7 +78,7 @@ class PackedEncoder:
     embedding: Kernel | None  # [V, D]; None where it has the decoder's.
     positions: Float[Array, "p d"] | None
     embedding_norm: PackedNorm | None
-    layers: tuple[PackedLayer, ...]
+    layers: Layers
     relpos: Float[Array, "h r"] | None
     final_norm: PackedNorm
     # W -> D, for a draft that starts from its target's encoding of width W.
@@ -91,7 +100,7 @@ class PackedTransformer:
     embedding_norm: PackedNorm | None
     cross_kv: Kernel | None  # Encoder's D -> 2LJ, every layer's keys and values.
     kv_bias: Float[Array, "2l j"] | None
-    layers: tuple[PackedLayer, ...]
+    layers: Layers
     relpos: Float[Array, "h r"] | None  # Position biases; None where layers have their own.
     final_norm: PackedNorm
     logits: Kernel | None  # D -> V, or N output tokens; None when they are the embedding's.
@@ -155,9 +164,25 @@ def axis_sizes(config: TransformerConfig) -> dict[str, dict[str, int]]:
 
 
 def kernels(packed: PackedTransformer) -> list[dict[str, Kernel]]:
-    """Each decoder layer's that are there, by name; the rest are norms and biases."""
-    found = ({name: getattr(layer, name) for name in _KERNELS} for layer in packed.layers)
-    return [{name: each for name, each in own.items() if each is not None} for own in found]
+    """Each decoder layer's that are there, by name; the rest are norms and biases.
+
+    Those of stacked layers are all in one.
+    """
+    layers = packed.layers if isinstance(packed.layers, tuple) else (packed.layers,)
+    return [_kernels(layer) for layer in layers]
+
+
+def _kernels(layer: PackedLayer) -> dict[str, Kernel]:
+    found = {name: getattr(layer, name) for name in _KERNELS}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def layer_of(stacked: PackedLayer, number: Int[Array, ""]) -> PackedLayer:
+    """One of stacked layers; its kernels stay where they lie."""
+    own = _kernels(stacked)
+    rest = dataclasses.replace(stacked, **dict.fromkeys(own))
+    rest = jax.tree.map(lambda leaf: of_layer(leaf, number), rest)
+    return dataclasses.replace(rest, **{name: OfLayer(own[name], number) for name in own})
 
 
 def quantized(
@@ -175,10 +200,17 @@ def quantized(
     logits = ops.tied(packed.embedding) if packed.logits is None else packed.logits
     if bits == 8 and isinstance(logits, Int8Kernel):
         raise ValueError("The model's weights have 8 bits already: choose Quantized(bits=4).")
+    # One program for each shape.
     quantize = jax.jit(functools.partial(ops.quantize, bits=bits, group=group))
-    layers = tuple(
-        dataclasses.replace(layer, **{name: quantize(each) for name, each in own.items()})
-        for layer, own in zip(packed.layers, kernels(packed), strict=True)
-    )
+    each_layers = jax.jit(functools.partial(jax.lax.map, quantize))
+
+    def few_bits(layer: PackedLayer, quantize: Callable[[Kernel], Kernel]) -> PackedLayer:
+        found = {name: quantize(each) for name, each in _kernels(layer).items()}
+        return dataclasses.replace(layer, **found)
+
+    if isinstance(packed.layers, tuple):
+        layers = tuple(few_bits(layer, quantize) for layer in packed.layers)
+    else:
+        layers = few_bits(packed.layers, each_layers)
     packed = dataclasses.replace(packed, layers=layers, logits=quantize(logits))
     return dataclasses.replace(packed, encoder=None, cross_kv=None) if of_target else packed

@@ -9,6 +9,9 @@ checkpoint stores in 16 bits keep them: nothing is multiplied into a kernel.
 Each part has the norm before it: where norms are after parts, that is the one after the part
 before, and the last one is the stack's final norm.
 
+On CPU all of this is NumPy's work: loading compiles nothing, and each kernel is written once, into
+the stack of all layers' kernels. Elsewhere it is done where the parameters lie.
+
 Shapes: H heads, G heads of keys and values, R = H / G, I = H * K, J = G * K, D d_model, F d_ff,
 P positions, V vocabulary, L layers of the decoder.
 """
@@ -16,7 +19,7 @@ P positions, V vocabulary, L layers of the decoder.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 import jax
@@ -34,12 +37,13 @@ from specdec.models.transformer.config import Absolute, Stack, TransformerConfig
 from specdec.models.transformer.packed import (
     AXES,
     OF_HEADS,
+    Layers,
     PackedEncoder,
     PackedLayer,
     PackedNorm,
     PackedTransformer,
 )
-from specdec.types import Params
+from specdec.types import AnyArray, Params
 
 Tree: TypeAlias = Mapping[str, Any]  # Of a checkpoint's parameters: Flax's nested dicts.
 Leaf: TypeAlias = Array | np.ndarray | Readable
@@ -50,7 +54,7 @@ class StackFields(TypedDict):
 
     positions: Float[Array, "p d"] | None
     embedding_norm: PackedNorm | None
-    layers: tuple[PackedLayer, ...]
+    layers: Layers
     relpos: Float[Array, "h r"] | None
     final_norm: PackedNorm
 
@@ -59,9 +63,10 @@ class StackFields(TypedDict):
 class Packer:
     """Packs the parts of a checkpoint tree (``tree.py``'s names; kernels [in, out]).
 
-    Every parameter is read, placed and fused on its own: little memory is needed beside the
-    result's, and on a mesh no device ever holds more than its own part. Kernels and embedding have
-    ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that dtype.
+    Every layer's parameters are read, placed and fused on their own: little memory is needed beside
+    the result's, and on a mesh no device ever holds more than its own part. Kernels and embedding
+    have ``config.dtype``, or keep one of fewer bits that they come in; other parameters have that
+    dtype.
 
     Attributes:
       narrow: dtype for decoder kernels and embedding of more bits; None to keep theirs.
@@ -78,11 +83,13 @@ class Packer:
         """The dtype of kernels that are not stored in fewer bits."""
         return jnp.dtype(self.config.dtype)
 
-    def put(self, array: Leaf, axes: Axes) -> Array:
-        """Puts an array on its devices."""
+    def put(self, array: Leaf, axes: Axes) -> AnyArray:
+        """Puts an array on its devices, or reads it, to pack it on the host."""
+        if self.store.stacked and not isinstance(array, jax.Array):
+            return np.asarray(array)
         return place(array, axes, self.partitioning)
 
-    def stored(self, array: Array) -> Array:
+    def stored(self, array: AnyArray) -> AnyArray:
         """A decoder's kernel or an embedding, in its own bits or fewer."""
         return at_most(self.narrow or self.dtype, array)
 
@@ -94,7 +101,7 @@ class Packer:
         """Kernels as one, which is read once a text."""
         return self.store.whole(at_most(self.dtype, self._fused(name, kernels)))
 
-    def _fused(self, name: str, kernels: Sequence[Leaf]) -> Array:
+    def _fused(self, name: str, kernels: Sequence[Leaf]) -> AnyArray:
         axes = AXES[name]
         fused = [self.put(kernel, axes) for kernel in kernels]
         if len(fused) == 1:
@@ -106,11 +113,11 @@ class Packer:
         table = self.put(parameters["embedding"], AXES["embedding"])
         return self.store.embedding(self.stored(table))
 
-    def vector(self, name: str, array: Leaf) -> Array:
+    def vector(self, name: str, array: Leaf) -> AnyArray:
         """A bias, or a table of positions."""
         return self.put(array, AXES[name]).astype(self.dtype)
 
-    def bias(self, name: str, parameters: Tree) -> Array | None:
+    def bias(self, name: str, parameters: Tree) -> AnyArray | None:
         """A product's, where it has one."""
         return self.vector(name, parameters["bias"]) if "bias" in parameters else None
 
@@ -123,7 +130,7 @@ class Packer:
         wide = scale.astype(jnp.promote_types(self.dtype, jnp.float32))
         return PackedNorm(wide + 1 if kind == "shifted_rms" else wide)
 
-    def relpos(self, parameters: Tree) -> Float[Array, "h r"] | None:
+    def relpos(self, parameters: Tree) -> Float[AnyArray, "h r"] | None:
         """Position biases of a stack or a layer, if it has some."""
         if "relpos_bias" not in parameters:
             return None
@@ -139,21 +146,18 @@ class Packer:
         parts = ("query", "key", "value")
         return [part for each in parts for part in _apart(stack, own[each][name])]
 
-    def _stacked(self, name: str, parts: Sequence[Leaf]) -> Array:
+    def _stacked(self, name: str, parts: Sequence[Leaf]) -> AnyArray:
         """Biases of joined kernels, one below the other."""
         rows = [self.put(part, ("joined_kv",)) for part in parts]
-        return self.vector(name, jnp.stack(rows))
+        return self.vector(name, rows[0].__array_namespace__().stack(rows))
 
     def layer(
-        self, name: str, layer: Tree, norms: Sequence[PackedNorm | None],
-        fuse: Callable[..., Kernel],
-    ) -> PackedLayer:  # fmt: skip
+        self, name: str, layer: Tree, norms: Sequence[PackedNorm], fuse: Callable[..., Kernel]
+    ) -> PackedLayer:
         """One layer; ``norms`` are those before its parts, of which a decoder may have three."""
         cfg, stack = self.config, self.config.stacks[name]
         own_name = tree.self_attention(stack, name)
         own, mlp, cross = layer[own_name], layer["mlp"], layer.get("encoder_decoder_attention")
-        mlp_norm = norms[-1]
-        assert mlp_norm is not None
         wi = ("wi_0", "wi_1") if stack.gated else ("wi",)
         post: dict[str, Any] = {}
         if stack.norm.place == "both":
@@ -183,7 +187,7 @@ class Packer:
             qkv_bias=qkv_bias,
             self_out=fuse("self_out", own["out"]["kernel"]),
             out_bias=self.bias("out_bias", own["out"]),
-            mlp_norm=mlp_norm,
+            mlp_norm=norms[-1],
             wi=fuse("wi", *(mlp[each]["kernel"] for each in wi)),
             wi_bias=self.bias("wi_bias", mlp[wi[0]]),
             wo=fuse("wo", mlp["wo"]["kernel"]),
@@ -200,19 +204,21 @@ class Packer:
         parts = [tree.self_attention(stack, name), *["cross_attention"] * crosses, "mlp"]
         norms = [self.norm(layer[tree.norm(cfg, part)]) for layer in layers for part in parts]
         after = stack.norm.place == "after"
-        before, count = [None, *norms] if after else norms, len(parts)
-        found = [
+        filler = jax.tree.map(lambda leaf: 0 * leaf, norms[:1])
+        before, count = filler * after + norms, len(parts)
+        found = (
             self.layer(name, layer, before[i * count :][:count], fuse)
             for i, layer in enumerate(layers)
-        ]
+        )
         last = norms[-1] if after else self.norm(own[f"{name}_norm"])
         embedding_norm = self.norm(own["embedding_norm"]) if stack.norm.embedding else None
         return StackFields(
             positions=self.positions(name, params), embedding_norm=embedding_norm,
-            layers=tuple(found), relpos=self.relpos(own), final_norm=last,
+            layers=_stack(found, len(layers)) if self.store.stacked and layers else tuple(found),
+            relpos=self.relpos(own), final_norm=last,
         )  # fmt: skip
 
-    def positions(self, name: str, params: Tree) -> Array | None:
+    def positions(self, name: str, params: Tree) -> AnyArray | None:
         """A stack's table of positions, from its first position's row on."""
         stack = self.config.stacks[name]
         if not isinstance(stack.positions, Absolute):
@@ -223,7 +229,7 @@ class Packer:
         rows = self.put(params[table]["embedding"], AXES["positions"])
         return self.vector("positions", rows[stack.positions.offset :])
 
-    def cross_kv(self, decoder: Tree) -> tuple[Kernel, Array | None]:
+    def cross_kv(self, decoder: Tree) -> tuple[Kernel, AnyArray | None]:
         """Kernel from an encoder's output to every layer's keys, then values; and its bias."""
         merged = self.config.merged_attention
         name = "self_attention" if merged else "encoder_decoder_attention"
@@ -236,7 +242,7 @@ class Packer:
 
     def logits(
         self, params: Tree, output_tokens: Sequence[int] | None
-    ) -> tuple[Kernel | None, Array | None, Int[Array, " n"] | None]:
+    ) -> tuple[Kernel | None, AnyArray | None, Int[AnyArray, " n"] | None]:
         """The logits' kernel, None where the embedding serves, their bias, and their tokens."""
         cfg, generated, kernel = self.config, None, None
         if output_tokens is not None:
@@ -268,6 +274,25 @@ def _apart(stack: Stack, joined: Leaf) -> list[Leaf]:
     return [parts[..., r, :].reshape(flat) for r in range(parts.shape[-2])]
 
 
+def _stack(layers: Iterable[PackedLayer], count: int) -> PackedLayer:
+    """Layers with their arrays in one each: [L, ...].
+
+    Those of NumPy are copied when they come, so that one layer at a time is read. Of several dtypes
+    the widest holds all.
+    """
+    stacks: list[AnyArray] = []
+    for i, layer in enumerate(layers):
+        leaves, treedef = jax.tree.flatten(layer)
+        if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            return jax.tree.map(lambda *each: jnp.stack(each), layer, *layers)
+        stacks = stacks or [np.empty((count, *leaf.shape), leaf.dtype) for leaf in leaves]
+        for number, leaf in enumerate(leaves):
+            wide = jnp.promote_types(stacks[number].dtype, leaf.dtype)
+            stacks[number] = stacks[number].astype(wide, copy=False)
+            stacks[number][i] = leaf
+    return jax.tree.unflatten(treedef, stacks)
+
+
 def pack(
     params: Params, config: TransformerConfig, store: Store, narrow: jnp.dtype | None,
     partitioning: Partitioning | None, output_tokens: Sequence[int] | None = None,
@@ -295,8 +320,8 @@ def pack(
             projection = packer.encoder_kernel("input_projection", kernel)
         stack = packer.stack("encoder", params, packer.encoder_kernel)
         encoder = PackedEncoder(own, **stack, input_projection=projection)
-    return PackedTransformer(
+    return jax.device_put(PackedTransformer(
         encoder=encoder, embedding=embedding, cross_kv=cross_kv, kv_bias=kv_bias,
         **packer.stack("decoder", params, packer.decoder_kernel),
         logits=logits, logits_bias=bias, output_tokens=generated,
-    )  # fmt: skip
+    ))  # fmt: skip

@@ -13,7 +13,7 @@ values, R = H / G, K head_dim, I = H * K, J = G * K, D d_model, F d_ff.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import TypeAlias
 
@@ -32,16 +32,22 @@ from specdec.models.products.quantized import Kernel
 from specdec.models.transformer.arithmetic import ACTIVATIONS, embedding_scale, turned
 from specdec.models.transformer.config import Absolute, Rotary, Stack
 from specdec.models.transformer.packed import (
+    Layers,
     PackedEncoder,
     PackedLayer,
     PackedNorm,
     PackedTransformer,
+    layer_of,
 )
 from specdec.models.transformer.views import View, hidden_padding
 from specdec.types import AnyArray
 
-# What a layer, of this number, makes of states.
-Attend: TypeAlias = Callable[[int, PackedLayer, Float[Array, "b t d"]], Float[Array, "b t i"]]
+Caches: TypeAlias = tuple[kv.Entries, kv.Entries]  # Keys and values of all layers.
+# Attention of the layer of this number to itself: what it makes of states, and its caches.
+Attend: TypeAlias = Callable[
+    [kv.Number, PackedLayer, Float[Array, "b t d"], Caches], tuple[Float[Array, "b t i"], Caches]
+]
+Cross: TypeAlias = Callable[[kv.Number, PackedLayer, Float[Array, "b t d"]], Float[Array, "b t i"]]
 
 
 @pytree
@@ -49,8 +55,8 @@ class EncodedInputs:
     """Encoded inputs, as decoding needs them."""
 
     # Each layer's cross-attention keys and values.
-    keys: tuple[Float[Array, "b g s k"], ...]
-    values: tuple[Float[Array, "b g s k"], ...]
+    keys: kv.Entries
+    values: kv.Entries
     mask: Bool[Array, "b s"]  # Which inputs are no filler.
     output: Float[Array, "b s d"]  # The encoder's, which a draft may start from.
 
@@ -131,11 +137,20 @@ class Parts:
         """Norm that is done within the product after it, of the norm that a layer has there."""
         return None if self.stack.norm.place == "after" else norm
 
-    def entering(self, x: Float[Array, "b t d"], norm: PackedNorm | None) -> Float[Array, "b t d"]:
-        """The states a part adds to: the output of the part before it, with the norm between."""
+    def entering(
+        self, x: Float[Array, "b t d"], norm: PackedNorm | None, part: kv.Number = 1
+    ) -> Float[Array, "b t d"]:
+        """The states a part adds to: the output of the part before it, with the norm between.
+
+        Args:
+          part: 0 for the first one, before which nothing is.
+        """
         if self.stack.norm.place != "after" or norm is None:
             return x
-        return jax.lax.optimization_barrier(hidden(self.normed(x, norm)))
+        if isinstance(part, int) and part == 0:
+            return x
+        normed = jax.lax.optimization_barrier(hidden(self.normed(x, norm)))
+        return normed if isinstance(part, int) else jnp.where(part == 0, x, normed)
 
     def product_of_normed(
         self, x: Float[Array, "b t d"], norm: PackedNorm | None, kernel: Kernel,
@@ -229,47 +244,55 @@ class Parts:
         return self.attend(query, key, value, view.bias)
 
     def self_attention(
-        self, layer: PackedLayer, x: Float[Array, "b t d"], old: Sequence[Array], view: View,
-        at: Int[Array, " b"], encoded: EncodedInputs | None = None, number: int = 0,
-    ) -> tuple[Float[Array, "b t i"], Array, Array]:  # fmt: skip
-        """Attention of a block to itself and the cache; keys and values of the cache with it.
+        self, number: kv.Number, layer: PackedLayer, x: Float[Array, "b t d"], caches: Caches,
+        view: View, at: Int[Array, " b"], encoded: EncodedInputs | None = None,
+    ) -> tuple[Float[Array, "b t i"], Caches]:  # fmt: skip
+        """Attention of a block to itself and the cache; all layers' keys and values with it.
 
         Args:
-          encoded: attended to with the same softmax, if given.
           number: the layer's.
+          encoded: attended to with the same softmax, if given.
         """
-        if self.fuses(x, *old):
+        if isinstance(number, int):
+            old = [kv.of_layer(each, number) for each in caches]
+        if isinstance(number, int) and self.fuses(x, *old):
             bias = None if layer.qkv_bias is None else layer.qkv_bias.reshape(-1)
             norm = self._before(layer.self_norm)
             joined = self.product_of_normed(x, norm, layer.self_qkv, bias)
             scale = self.stack.query_scale
-            return fused.self_attention(joined, old[0], old[1], view.bias, at, scale)
+            h, *own = fused.self_attention(joined, old[0], old[1], view.bias, at, scale)
+            keys, values = (kv.with_layer(a, number, b) for a, b in zip(caches, own, strict=True))
+            return h, (keys, values)
         query, key, value = self.queries_keys_values(layer, x, view.by)
-        key, value = (
-            kv.write(a, attention.entries(b, a.shape[1]), at)
-            for a, b in zip(old, (key, value), strict=True)
+        heads = kv.of_layer(caches[0], number).shape[1]
+        keys, values = (
+            kv.write(a, number, attention.entries(b, heads), at)
+            for a, b in zip(caches, (key, value), strict=True)
         )
         # One update in place; fused into its readers it would be several, and copies.
-        key, value = jax.lax.optimization_barrier((key, value))
+        keys, values = jax.lax.optimization_barrier((keys, values))
+        key, value = (kv.of_layer(each, number) for each in (keys, values))
         if encoded is None:
-            return self.attend(query, key, value, view.bias), key, value
+            return self.attend(query, key, value, view.bias), (keys, values)
         padding = hidden_padding(encoded.mask)
         h = attention.attend_to_both(
             self.ops, self.stack.num_heads, query, (key, value, view.bias),
-            (encoded.keys[number], encoded.values[number], padding), self.stack.attention_softcap,
+            (kv.of_layer(encoded.keys, number), kv.of_layer(encoded.values, number), padding),
+            self.stack.attention_softcap,
         )  # fmt: skip
-        return h, key, value
+        return h, (keys, values)
 
     def cross_attention(
-        self, layer: PackedLayer, x: Float[Array, "b t d"], encoded: EncodedInputs, number: int
-    ) -> Float[Array, "b t i"]:
+        self, number: kv.Number, layer: PackedLayer, x: Float[Array, "b t d"],
+        encoded: EncodedInputs,
+    ) -> Float[Array, "b t i"]:  # fmt: skip
         """Attention of the layer of this number to an encoder's output."""
         norm = self._before(layer.cross_norm)
         assert layer.cross_query is not None
         query = self.product_of_normed(x, norm, layer.cross_query, layer.query_bias)
         # Rows that share an encoding are as tokens of one row to it.
         query = query.reshape(len(encoded.mask), -1, query.shape[-1])
-        keys, values = encoded.keys[number], encoded.values[number]
+        keys, values = (kv.of_layer(each, number) for each in (encoded.keys, encoded.values))
         bias = hidden_padding(encoded.mask)
         if self.fuses(query, keys, values):
             h = fused.cross_attention(query, keys, values, bias, self.stack.query_scale)
@@ -294,22 +317,37 @@ class Parts:
         return constrain(inner, MLP_AXES)
 
     def through(
-        self, layers: Sequence[PackedLayer], x: Float[Array, "b t d"], attend: Attend,
-        cross: Attend | None = None,
-    ) -> Float[Array, "b t d"]:  # fmt: skip
-        """States behind all layers: each is attention, ``cross``-attention, and feed-forward."""
-        for i, layer in enumerate(layers):
-            x = self.entering(x, layer.self_norm)
-            h = attend(i, layer, x)
+        self, layers: Layers, x: Float[Array, "b t d"], caches: Caches, attend: Attend,
+        cross: Cross | None = None,
+    ) -> tuple[Float[Array, "b t d"], Caches]:  # fmt: skip
+        """States behind all layers, and their caches.
+
+        Each layer is attention, ``cross``-attention, and feed-forward. Stacked ones are a loop.
+        """
+
+        def through_one(
+            number: kv.Number, layer: PackedLayer, x: Float[Array, "b t d"], caches: Caches
+        ) -> tuple[Float[Array, "b t d"], Caches]:
+            x = self.entering(x, layer.self_norm, number)
+            h, caches = attend(number, layer, x, caches)
             x = self.added(x, h, layer.self_out, layer.out_bias, layer.self_post_norm)
             if cross is not None:
                 x = self.entering(x, layer.cross_norm)
-                h = cross(i, layer, x)
+                h = cross(number, layer, x)
                 x = self.added(x, h, layer.cross_out, layer.cross_bias, layer.cross_post_norm)
             x = self.entering(x, layer.mlp_norm)
             h = self.feed_forward(layer, x)
-            x = self.added(x, h, layer.wo, layer.wo_bias, layer.mlp_post_norm)
-        return x
+            return self.added(x, h, layer.wo, layer.wo_bias, layer.mlp_post_norm), caches
+
+        if isinstance(layers, tuple):
+            for number, layer in enumerate(layers):
+                x, caches = through_one(number, layer, x, caches)
+            return x, caches
+        return jax.lax.fori_loop(
+            0, self.stack.num_layers,
+            lambda number, carry: through_one(number, layer_of(layers, number), *carry),
+            (x, caches),
+        )  # fmt: skip
 
     def logits(
         self, x: Float[Array, "b t d"], norm: PackedNorm, kernel: Kernel, tied: bool,

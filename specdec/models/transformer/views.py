@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -32,7 +33,7 @@ class View(NamedTuple):
     by: Float[Array, "b t k/2"] | None = None
 
 
-Views: TypeAlias = Callable[[int, Table], View]  # Of a layer, by its number and its own table.
+Views: TypeAlias = Callable[[kv.Number, Table], View]  # Of a layer, by its number and own table.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +142,24 @@ class RotaryViews:
     ) -> Views:
         """Views of layers that see all, and of those that see a window."""
         found, stack = {}, self.stack
-        for sliding in {stack.slides(i) for i in range(stack.num_layers)}:
+        slides = [stack.slides(i) for i in range(stack.num_layers)]
+        for sliding in sorted(set(slides)):
             mask = seen
             if sliding and stack.window is not None:
                 mask = seen & within(stack.window, positions, entries)
             bias = jnp.where(mask, 0.0, NEG_INF)[:, None]
             by = angles(stack.rope_of(sliding), stack.head_dim, positions)
             found[sliding] = View(bias, by)
-        return lambda i, own: found[stack.slides(i)]
+
+        def view(number: kv.Number, own: Table) -> View:
+            if isinstance(number, int):
+                return found[slides[number]]
+            if len(found) == 1:
+                return found[slides[0]]
+            which = jnp.asarray(slides)[number]
+            return jax.tree.map(lambda a, b: jnp.where(which, a, b), found[True], found[False])
+
+        return view
 
 
 def hidden_padding(mask: Bool[Array, "b s"]) -> Float[Array, "b 1 1 s"]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.models.products import few_tokens
 from specdec.models.products.quantized import Kernel
@@ -38,4 +39,5 @@ def store_of(ops: ModuleType) -> Store:
 
 def at_most(widest: jnp.dtype, array: AnyArray) -> AnyArray:
     """An array in its own bits, or in those of ``widest`` if these are fewer."""
-    return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)
+    with np.errstate(over="ignore"):  # What became infinite is seen when all is packed.
+        return array if array.dtype.itemsize < widest.itemsize else array.astype(widest)

@@ -216,8 +216,8 @@ def _turned_encoder(patch):
     def broken(self, params, output, mask):
         found, stack = attended(self, params, output, mask), self.config.decoder
         by = angles(stack.rope_of(False), stack.head_dim, jnp.arange(output.shape[1])[None])
-        keys = (turned(key.swapaxes(1, 2), by).swapaxes(1, 2) for key in found.keys)
-        return dataclasses.replace(found, keys=tuple(keys))
+        keys = jax.tree.map(lambda key: turned(key.swapaxes(-2, -3), by), found.keys)
+        return dataclasses.replace(found, keys=jax.tree.map(lambda k: k.swapaxes(-2, -3), keys))
 
     patch.setattr(TransformerModel, "attended", broken)
 
@@ -232,7 +232,7 @@ def _off_by_one(patch):
 def _adds_to_the_sum(patch):
     """Though norms are after each part."""
     patch.setattr(Parts, "_before", lambda self, norm: norm)
-    patch.setattr(Parts, "entering", lambda self, x, norm: x)
+    patch.setattr(Parts, "entering", lambda self, x, norm, part=1: x)
 
 
 def _no_bias(patch):

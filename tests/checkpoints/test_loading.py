@@ -1,6 +1,7 @@
 """Checkpoints on their way to the devices that decode with them."""
 
 import json
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,6 @@ from specdec import DeviceMesh
 from specdec.checkpoints import open_checkpoint, save_huggingface, save_t5x
 from specdec.checkpoints.loading import load_model, load_packed
 from specdec.checkpoints.parameters import StoredArray
-from specdec.models.placing import place
-from specdec.models.transformer import packing
 
 
 @pytest.fixture
@@ -33,32 +32,28 @@ def checkpoint(request, tmp_path):
     [("huggingface", None), ("t5x", DeviceMesh(1, 1))],
     indirect=["checkpoint"],
 )
-def test_parameters_go_to_their_devices_one_by_one_and_are_read_once(checkpoint, mesh, monkeypatch):
+def test_parameters_are_read_once_and_those_of_a_layer_together(checkpoint, mesh, monkeypatch):
     directory, params = checkpoint
-    reads, waiting = [], []
+    layer = 4 * sum(leaf.size for leaf in jax.tree.leaves(params["decoder"]["layers_0"]))
+    reads, read_last = [], []
 
     def counting(read):
         def counted(self, *args, **kwargs):
             array = read(self, *args, **kwargs)
             assert array.dtype == jnp.float32, "rounded only when it is packed"
-            assert not waiting, "one is read before the last is where it belongs"
-            waiting.append(array.nbytes)
+            read_last.append(weakref.ref(array))
+            kept = [each().nbytes for each in read_last if each() is not None]
+            assert sum(kept) < layer, "what was read is kept beside its copy"
             reads.append(array.nbytes)
             return array
 
         return counted
 
-    def placing(*args):
-        placed = place(*args)
-        waiting.clear()
-        return placed
-
-    monkeypatch.setattr(packing, "place", placing)
     monkeypatch.setattr(StoredArray, "read", counting(StoredArray.read))
     loaded = load_model(str(directory), "bfloat16", partitioning=mesh and mesh.target)
     assert len(reads) == len(jax.tree.leaves(params))
     assert sum(reads) == sum(4 * leaf.size for leaf in jax.tree.leaves(params))
-    kernels = [leaf for leaf in jax.tree.leaves(loaded.params.layers) if leaf.ndim > 1]
+    kernels = jax.tree.leaves(loaded.model.kernels(loaded.params))
     assert {kernel.dtype for kernel in kernels} == {jnp.dtype("bfloat16")}
 
 

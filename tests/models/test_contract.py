@@ -263,11 +263,11 @@ def test_t5_in_bfloat16_is_close_to_float32():
     for dtype in ("float32", "bfloat16"):
         model = TransformerModel(dataclasses.replace(config, dtype=dtype))
         packed = model.pack(params)
-        assert packed.layers[0].wi.dtype == jnp.dtype(dtype)
+        assert packed.layers.wi.dtype == jnp.dtype(dtype)
         start = jax.jit(model.start, static_argnums=2)(packed, prompt_of(model, inputs), 8)
         hidden, cache = jax.jit(model.extend)(packed, start.encoded, start.cache, tokens)
         logits = model.logits(packed, hidden)
-        assert (logits.dtype, cache.keys[0].dtype) == (jnp.float32, jnp.dtype(dtype))
+        assert (logits.dtype, cache.keys.dtype) == (jnp.float32, jnp.dtype(dtype))
         both.append(jax.nn.softmax(logits))
     assert float(jnp.abs(both[0] - both[1]).max()) < 0.1
 
@@ -284,7 +284,7 @@ def test_kernels_stored_in_16_bits_compute_in_32(variant):
     model = TransformerModel(config, "out_in")
     for stored in (None, "float16"):
         packed = model.pack(params, narrow=stored)
-        assert packed.layers[0].wi.dtype == jnp.dtype(stored or "float32")
+        assert packed.layers.wi.dtype == jnp.dtype(stored or "float32")
         assert packed.embedding.dtype == jnp.dtype(stored or "float32")
         assert packed.cross_kv.dtype == jnp.float32
         logits.append(logits_along(model, packed, prompt_of(model, inputs), tokens))

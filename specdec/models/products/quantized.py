@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from specdec.core.arguments import whole
@@ -90,7 +91,8 @@ def to_int8(kernel: AnyArray, axis: int) -> tuple[AnyArray, AnyArray]:
     kernel = kernel.astype(jnp.float32)
     largest = xp.max(xp.abs(kernel), axis=axis, keepdims=True)
     scale = xp.where(largest > 0, largest / 127, xp.float32(1))
-    return xp.round(kernel / scale).astype(jnp.int8), scale
+    with np.errstate(invalid="ignore"):  # What was infinite is seen when all is packed.
+        return xp.round(kernel / scale).astype(jnp.int8), scale
 
 
 def int8_rows(embedding: Float[AnyArray, "v d"]) -> Int8Kernel:

@@ -18,6 +18,7 @@ from specdec.checkpoints.loading import (
     translating,
 )
 from specdec.core.arguments import choice
+from specdec.core.kept_programs import keep_programs
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh, check_mesh
@@ -87,6 +88,7 @@ def load_pair(
     choice("weights", weights, "int8", None)
     check_generation_config(generation_config)
     check_mesh(mesh)
+    keep_programs()
     source = resolve(target, "target")
     vocabulary = find_vocabulary(source)
     loaded = load_model(

@@ -35,6 +35,12 @@ def vector_registers() -> int:
     return 32 if "avx512f" in _cpu_info("flags").split() else 16
 
 
+def processor() -> str:
+    """Eight hex digits for the kind of processor, by which programs compiled for it are kept."""
+    kind = f"{platform.machine()} {_cpu_name()} {_cpu_info('flags')}"
+    return f"{zlib.crc32(kind.encode()):08x}"
+
+
 def _cpu_name() -> str:
     return _cpu_info("model name") or platform.processor() or platform.machine()
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
+from specdec.core.compilation import Program, compile_together
 from specdec.core.randomness import seed_words
 from specdec.decoding import loop as loops
 from specdec.decoding.batches import Batch, bucket, refuse_failed
@@ -96,16 +97,24 @@ class LoopDecoder(abc.ABC, Generic[R]):
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.loop_params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
-    def lower(self, batch: Batch) -> jax.stages.Lowered:
-        """The program with which :meth:`decode` begins, to be compiled in any thread.
+    def programs(self, batch: Batch, *, trace: bool = False) -> tuple[Program, Program]:
+        """The programs with which :meth:`decode` begins, to be compiled in any thread.
 
         Raises:
           ValueError: the verifier cannot verify what the drafter makes.
         """
-        return loops.begin.lower(
-            self.loop, *self.arguments(batch), loops.UNLIMITED, output_bucket=self.first_bucket,
-            size=self.output_bucket, trace=False,
+        return self._programs(self.arguments(batch), trace)
+
+    def _programs(self, arguments: Arguments, trace: bool) -> tuple[Program, Program]:
+        start = self._start(arguments, trace)
+        return start, loops.resume.program(
+            self.loop, arguments[0], start.traced.out_info, loops.UNLIMITED,
+            output_bucket=self.first_bucket, size=self.output_bucket,
         )  # fmt: skip
+
+    def _start(self, arguments: Arguments, trace: bool) -> Program:
+        capacity = self.first_bucket
+        return loops.start.program(self.loop, *arguments, output_bucket=capacity, trace=trace)
 
     def decode(self, batch: Batch, *, limit: int | None = None, trace: bool = False) -> R:
         """Decodes a batch and brings the result to the host as NumPy arrays.
@@ -137,17 +146,19 @@ class LoopDecoder(abc.ABC, Generic[R]):
           ValueError: see :meth:`decode`.
         """
         begun, where, loop = time.monotonic(), self.target.partitioning, self.loop
-        params, prompt, row_ids, most, seed = self.arguments(batch)
+        params, prompt, row_ids, most, seed = arguments = self.arguments(batch)
         given = prompt, row_ids, most if limit is None else limit, seed
         capacity, blocks = self.first_bucket, loops.UNLIMITED
         if looks := often or seconds is not None:
             blocks = 1
-        before = time.perf_counter()
-        state, status, result = loops.begin(
-            loop, params, *given, blocks, output_bucket=capacity, size=self.output_bucket,
-            trace=trace,
-        )  # fmt: skip
+        if where is None and not self._start(arguments, trace).compiled:
+            compile_together(self._programs(arguments, trace))
+        state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
         while True:
+            before = time.perf_counter()
+            state, status, result = loops.resume(
+                loop, params, state, blocks, output_bucket=capacity, size=self.output_bucket
+            )
             status, result = to_host((status, result))
             if looks:
                 took = agreed(where, time.perf_counter() - before)
@@ -164,10 +175,6 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 state = loops.resized(
                     loop, params, state, *given, output_bucket=capacity, trace=trace
                 )
-            before = time.perf_counter()
-            state, status, result = loops.resume(
-                loop, params, state, blocks, output_bucket=capacity, size=self.output_bucket
-            )
 
     def decode_all(
         self, batches: Iterable[Batch], *, trace: bool = False, seconds: float | None = None

@@ -91,7 +91,7 @@ def capacity(status: Status, unread: Bool[np.ndarray, " b"] | bool = True) -> in
     return bucket(int(np.max(status.needs, initial=1, where=unread)))
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+@decode_jit(what="a decode", static_argnames=("loop", "output_bucket", "trace"))
 def decode(
     loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool = False,
@@ -121,11 +121,21 @@ def _fits(loop: Loop[S, R], state: S, output_bucket: int) -> Bool[Array, ""]:
     return jnp.all(loop.finished(state) | (loop.needs(state) <= output_bucket))
 
 
-def _until_full(
-    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int, output_bucket: int,
-    size: int,
+@decode_jit(
+    what="the loop of a decode", static_argnames=("loop", "output_bucket", "size"),
+    donate_argnames="state",
+)  # fmt: skip
+def resume(
+    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int, *,
+    output_bucket: int, size: int,
 ) -> tuple[S, Status, R]:  # fmt: skip
-    """Runs until all rows have ended, one needs larger arrays, or ``most`` blocks were run."""
+    """Runs until all rows have ended, or one needs larger arrays.
+
+    Args:
+      most: or so many blocks were run.
+      output_bucket: tokens for which there are arrays; may be less than the limit.
+      size: tokens of each output of the result, at least the limit.
+    """
 
     def goes_on(carry):
         state, blocks = carry
@@ -138,51 +148,21 @@ def _until_full(
     return state, Status(loop.finished(state), loop.needs(state)), loop.result(params, state, size)
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "size", "trace"))
-def begin(
-    loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
-    limit: Int[Array, ""] | int, seed: Seed, most: Int[Array, ""] | int, *, output_bucket: int,
-    size: int, trace: bool = False,
-) -> tuple[S, Status, R]:  # fmt: skip
-    """Starts a batch and runs until all rows have ended, or one needs larger arrays.
-
-    Args:
-      most: or so many blocks were run.
-      output_bucket: tokens for which there are arrays; may be less than ``limit``.
-      size: tokens of each output of the result, at least ``limit``.
-      All else: see :meth:`specdec.decoding.engine.Engine.start`.
-    """
-    state = loop.start(
-        params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
-    )
-    return _until_full(loop, params, state, most, output_bucket, size)
-
-
-@decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
-def resume(
-    loop: Loop[S, R], params: Params, state: S, most: Int[Array, ""] | int, *,
-    output_bucket: int, size: int,
-) -> tuple[S, Status, R]:  # fmt: skip
-    """Goes on until all rows have ended, or one needs larger arrays.
-
-    Args:
-      most: or so many blocks were run.
-    """
-    return _until_full(loop, params, state, most, output_bucket, size)
-
-
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+@decode_jit(what="the start of a decode", static_argnames=("loop", "output_bucket", "trace"))
 def start(
     loop: Loop[S, R], params: Params, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool,
 ) -> S:  # fmt: skip
-    """:meth:`Loop.start`: rows that can wait for a place."""
+    """:meth:`Loop.start`: encodes and prefills. :func:`resume` goes on, or rows wait for a place.
+
+    It is a program of its own, so that inputs of another length compile nothing else.
+    """
     return loop.start(
         params, prompt, row_ids, limit, seed, output_bucket=output_bucket, trace=trace
     )
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "trace"))
+@decode_jit(what="larger arrays", static_argnames=("loop", "output_bucket", "trace"))
 def resized(
     loop: Loop[S, R], params: Params, state: S, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, *, output_bucket: int, trace: bool,
@@ -197,7 +177,7 @@ def resized(
     return jax.tree.map(lambda leaf, like: _resized(leaf, like.shape), state, shapes)
 
 
-@decode_jit(static_argnames="loop")
+@decode_jit(what="an empty batch", static_argnames="loop")
 def emptied(loop: Loop[S, R], state: S) -> S:
     """The state without its rows: all have ended."""
     return loop.all_finished(state)
@@ -247,7 +227,10 @@ class RefillResult(Generic[S, R]):
     blocks: Int[Array, ""]
 
 
-@decode_jit(static_argnames=("loop", "output_bucket", "size"), donate_argnames="state")
+@decode_jit(
+    what="the loop of a refilled batch", static_argnames=("loop", "output_bucket", "size"),
+    donate_argnames="state",
+)  # fmt: skip
 def refill(
     loop: Loop[S, R], params: Params, state: S, tags: Int[AnyArray, " b"], waiting: RefillQueue[S],
     wanted: Int[Array, ""] | int, *, output_bucket: int, size: int,

@@ -54,7 +54,7 @@ class Acceptance:
     lenient: Float[Array, "b l k"]
 
 
-@decode_jit(static_argnames="engine")
+@decode_jit(what="what measures alpha", static_argnames="engine")
 def replay(
     engine: Engine, params: EngineParams, prompt: Prompt, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, tokens: Int[AnyArray, "b l"],

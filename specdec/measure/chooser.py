@@ -191,9 +191,9 @@ class _Session:
         return {name: decoders[name] for name in self._agree(ready)}
 
     def _compile(self, decoder: LoopDecoder[Any], batch: Batch) -> None:
-        program = decoder.lower(batch)
-        if not self._ended:
-            program.compile()
+        for program in decoder.programs(batch):
+            if not self._ended:
+                program.compile()
 
     def affordable(self, ready: Decoders, batch: Batch, max_decode_len: int) -> int:
         """Tokens of a row that each way can decode in the time that the probes have; 0 if none."""

@@ -75,7 +75,7 @@ def compare_beams(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -
     return Mismatch(index, gap, lists[1][index])
 
 
-@decode_jit(static_argnames="model")
+@decode_jit(what="the target's logits", static_argnames="model")
 def _logits(model: Model, params, prompt, tokens, rules, limit):
     start = model.start(params, prompt, tokens.shape[1] + 1)
     block = jnp.concatenate([start.last_token[:, None], tokens], axis=1)

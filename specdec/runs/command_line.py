@@ -116,10 +116,7 @@ def run(
 
 
 def _load_library() -> None:
-    """Imports JAX and specdec, and turns on JAX's persistent cache.
-
-    The cache is in specdec's cache directory unless JAX was given another.
-    """
+    """Imports JAX and specdec."""
 
     def leave(*_: object) -> None:
         os.write(2, f"{_STOPPED}\n".encode())
@@ -127,14 +124,8 @@ def _load_library() -> None:
 
     # An interrupted import of a C library may end as any error; nothing is written yet.
     before = signal.signal(signal.SIGINT, leave)
-    import jax
-
-    from specdec.core.machine import cache_directory
-
     importlib.import_module("specdec.api")
     signal.signal(signal.SIGINT, before)
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "programs"))
 
 
 def decode() -> None:

@@ -112,6 +112,6 @@ def record(decoder: BatchDecoder, batch: Batch) -> Timeline:
     return sorted(runs, key=lambda run: run.total_ms)[REPETITIONS // 2]
 
 
-@decode_jit(static_argnames="function")
+@decode_jit(what="a phase", static_argnames="function")
 def _call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)

@@ -14,6 +14,7 @@ from specdec.core.residuals import write_at
 from specdec.core.topology import Topology
 from specdec.drafters.base import OpenDraft, Opening
 from specdec.drafters.shape import Shape, fixed_shape
+from specdec.models import filler
 from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
 
 # Most tokens compared: each is an operation of its own in the program.
@@ -76,8 +77,9 @@ class CopyingDrafter:
         first = 1 if prompt.inputs.shape[1] else 0
         prefix, known = prompt.prefix[:, first:], prompt.prefix_lengths - first
         # A block that crosses the limit is written whole.
-        capacity = prefix.shape[1] + max_len + max(self._depth + 1, self.catch_up)
-        text = jnp.pad(prompt.inputs, ((0, 0), (0, capacity)))
+        sizes = prompt.inputs.shape[1], prefix.shape[1]
+        capacity = sum(map(filler.shared, sizes)) + max_len + max(self._depth + 1, self.catch_up)
+        text = jnp.pad(prompt.inputs, ((0, 0), (0, capacity - sizes[0])))
         if prefix.shape[1]:
             text = write_at(text, prefix, prompt.input_lengths)
         length = prompt.input_lengths + known

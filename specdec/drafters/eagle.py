@@ -13,6 +13,7 @@ from specdec.drafters.base import DraftParams, prefix_states
 from specdec.drafters.growing import grow_draft
 from specdec.drafters.model_tree import fed_indices, inner_nodes
 from specdec.drafters.pending import Pending, PendingState
+from specdec.models import filler
 from specdec.models.eagle.model import EagleModel
 from specdec.types import Draft, Prompt, RandomSource, RuleStates, Start, Verdict
 
@@ -39,7 +40,12 @@ class EagleDrafter:
         self, params: DraftParams, prompt: Prompt, max_len: int, target: Start
     ) -> PendingState:
         (batch, size), capacity = prompt.prefix.shape, self.topology.depth + 1
-        most = size - 1 + max_len + capacity + max(capacity, inner_nodes(self.topology).size)
+        most = (
+            filler.shared(size - 1)
+            + max_len
+            + capacity
+            + max(capacity, inner_nodes(self.topology).size)
+        )
         encoded, cache = self.layer.start(params.weights, batch, most, target.encoded)
         states = prefix_states(target)
         if size > 1:

@@ -28,6 +28,15 @@ def cache_size(batch: int, tokens: int) -> int:
     return -(-(tokens + tile - 1) // (2 * tile)) * 2 * tile if tile > 1 else tokens
 
 
+def shared(tokens: int) -> int:
+    """Entries that a decode loop has for inputs of so many tokens.
+
+    They are more, so that inputs of several lengths run the same loop. What is behind is hidden.
+    """
+    step = platforms.current().input_step
+    return -(-tokens // step) * step
+
+
 def filled(x: Shaped[Array, "b t ..."], more: int) -> Shaped[Array, "b tm ..."]:
     """The tokens, or an array of theirs, with so much filler behind them."""
     if not more:

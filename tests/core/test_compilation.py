@@ -27,7 +27,7 @@ def times(traces):
 
 
 def kept():
-    return sum(jitted._cache_size() for jitted in compilation._kept.values())
+    return sum(each.jitted._cache_size() for each in compilation._kept.values())
 
 
 def test_the_program_used_longest_ago_goes(times, traces):

@@ -16,6 +16,7 @@ from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.models import cache as kv
+from specdec.models import filler
 from specdec.models.transformer.model import TransformerModel
 from specdec.types import Distribution, Encoded, Params, Prompt
 
@@ -63,7 +64,7 @@ class LookAheadModel:
         self, params: LookAheadParams, prompt: Prompt, max_len: int, encoded: Encoded
     ) -> kv.KVCache:
         """A cache with the prefix but for its last token, and capacity for ``max_len`` more."""
-        before = prompt.prefix.shape[1] - 1
+        before = filler.shared(prompt.prefix.shape[1] - 1)
         cache = self.target.empty_cache(prompt.batch_size, before + max_len)
         return self.target.prefilled(params.target, encoded, cache, prompt).cache
 

@@ -221,7 +221,7 @@ class TransformerModel:
             else:
                 mask = prompt.input_mask
                 encoded = self.attended(params, self._encode(params, prompt, mask, given), mask)
-            cache = self.empty_cache(batch, before + max_len)
+            cache = self.empty_cache(batch, filler.shared(before) + max_len)
         return self.prefilled(params, encoded, cache, prompt)
 
     def prefilled(
@@ -245,7 +245,7 @@ class TransformerModel:
         assert encoder is not None
         assert stack is not None
         if self.config.encoding_width is not None and given is not None:
-            encoding = given.output
+            encoding = given.output[:, : inputs.shape[1]]
         check_encoding(self.config.encoding_width, encoding)
         parts = self._parts(stack)
         table = params.embedding if encoder.embedding is None else encoder.embedding
@@ -272,7 +272,7 @@ class TransformerModel:
         count, parts = self.config.num_decoder_layers, self._parts(self.config.decoder)
         products = self.ops.product(params.cross_kv, output)
         if not isinstance(params.layers, tuple):
-            return EncodedInputs(*self._stacked(params, products), mask, output)
+            return _shared(EncodedInputs(*self._stacked(params, products), mask, output))
         split = parts.split(products, 2 * count, "joined_kv")
         if params.kv_bias is not None:
             split = [each + params.kv_bias[i] for i, each in enumerate(split)]
@@ -286,7 +286,7 @@ class TransformerModel:
             split = [*keys, *split[count:]]
         heads = self._cached_heads(len(output))
         found = [attention.entries(each, heads) for each in split]
-        return EncodedInputs(tuple(found[:count]), tuple(found[count:]), mask, output)
+        return _shared(EncodedInputs(tuple(found[:count]), tuple(found[count:]), mask, output))
 
     def _stacked(self, params: PackedTransformer, products: Float[Array, "b s j"]) -> Caches:
         """All layers' keys, and their values, of their joined kernels' products."""
@@ -425,3 +425,17 @@ class TransformerModel:
         if self.partitioning is None:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
+
+
+def _shared(encoded: EncodedInputs) -> EncodedInputs:
+    """Encoded inputs of a size that a decode loop shares with other lengths."""
+    size = encoded.mask.shape[1]
+    more = filler.shared(size) - size
+    if not more:
+        return encoded
+    mask = jnp.pad(encoded.mask, ((0, 0), (0, more)))
+    longer = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [*[(0, 0)] * (leaf.ndim - 2), (0, more), (0, 0)]),
+        (encoded.keys, encoded.values, encoded.output),
+    )
+    return EncodedInputs(longer[0], longer[1], mask, longer[2])

@@ -196,7 +196,7 @@ def distances(
 
 def _placed(topology, cache, count, after, positions):
     """The same block whose tokens are told other positions."""
-    length, capacity = cache.length, cache.keys[0].shape[2]
+    length, capacity = cache.length, cache.max_len
     return Forest(
         kv.block_mask(topology, length, capacity, count, after), positions,
         kv.slot_positions(topology, length, capacity, after + count),
@@ -215,7 +215,7 @@ class LateAfterRejection:
 
     def extend(self, params, encoded, cache, tokens, topology=CHAIN, *, after=0):
         at = cache.length[:, None, None, None]
-        dead = jnp.take_along_axis(cache.keys[0], at, axis=2, mode="clip")
+        dead = jnp.take_along_axis(kv.of_layer(cache.keys, 0), at, axis=2, mode="clip")
         late = jnp.any(dead != 0, axis=(1, 2, 3)).astype(jnp.int32)[:, None]
         count = tokens.shape[1]
         positions = kv.token_positions(topology, cache.length, count, after) + late
@@ -241,7 +241,7 @@ class SiblingsSeen:
         positions = kv.token_positions(topology, length, count, after)
         forest = dataclasses.replace(
             _placed(topology, cache, count, after, positions),
-            seen=kv.block_mask(CHAIN, length, cache.keys[0].shape[2], count, after),
+            seen=kv.block_mask(CHAIN, length, cache.max_len, count, after),
         )
         return super().extend(params, encoded, cache, tokens, forest, after=after)
 

@@ -20,6 +20,6 @@ def checkpoint(tmp_path):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on CPU only")
 def test_a_draft_is_stored_in_16_bits_and_the_target_is_not(checkpoint):
     pair = load_pair(target=checkpoint, draft=checkpoint)
-    assert pair.draft.weights.layers[0].wi.dtype == jnp.float16
-    assert pair.target.params.layers[0].wi.dtype == jnp.float32
+    assert pair.draft.weights.layers.wi.dtype == jnp.float16
+    assert pair.target.params.layers.wi.dtype == jnp.float32
     assert draft_kernel_dtype("bfloat16") is None

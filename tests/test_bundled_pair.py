@@ -100,7 +100,7 @@ def test_16_bits_in_memory_change_no_token(pair, data_dir):
     """
     sources = [source for source, _ in read_pairs(data_dir / "ende_tatoeba" / "test.tsv")]
     texts = [text for text in sources if 24 <= len(text) <= 40][:120]  # Of one bucket.
-    assert pair.target.params.layers[0].wi.dtype == jnp.float16
+    assert pair.target.params.layers.wi.dtype == jnp.float16
     widened = load_packed(*open_checkpoint(BUNDLED / "target"), "widened")
     wide = specdec.Pair(widened, pair.draft, pair.vocabulary)
     options = dict(

@@ -22,9 +22,16 @@ def run(*command, **options):
     )
 
 
-def test_import_is_light(tmp_path):
-    heavy = ("tensorflow", "torch", "transformers", "seqio", "gin", "matplotlib")
-    code = f"import specdec, sys; print([m for m in {heavy} if m in sys.modules])"
+def test_decoding_imports_little(tmp_path):
+    heavy = (
+        "tensorflow", "torch", "transformers", "seqio", "gin", "matplotlib",
+        "flax", "optax", "orbax", "tensorstore", "jax.experimental.pallas", "rich", "yaml",
+    )  # fmt: skip
+    code = (
+        "import specdec, sys; pair = specdec.load_pair('quickstart'); "
+        "pair.generate(['The house is old.'], max_decode_len=8); "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
     result = run("-c", code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"

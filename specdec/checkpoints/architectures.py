@@ -6,15 +6,19 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import jax
 
 from specdec.checkpoints.families import FAMILIES
 from specdec.core.platforms import Layout
 from specdec.models.partitioning import Partitioning
 from specdec.models.transformer.config import Relative, TransformerConfig
 from specdec.models.transformer.model import TransformerModel
-from specdec.models.transformer.network import Transformer, init_params
 from specdec.models.transformer.tree import parameter_shapes
+
+if TYPE_CHECKING:
+    from specdec.models.transformer.network import Transformer
 
 __all__ = [
     "Config", "config_of", "count_parameters", "decode_model", "init_params", "is_t5", "network",
@@ -25,7 +29,17 @@ Config = TransformerConfig
 
 def network(config: Config) -> Transformer:
     """The linen module that is trained and scored on whole texts."""
+    # Flax takes long to import, and decoding does without it.
+    from specdec.models.transformer.network import Transformer
+
     return Transformer(config)
+
+
+def init_params(config: Config, key: jax.Array) -> dict:
+    """:func:`specdec.models.transformer.network.init_params`."""
+    from specdec.models.transformer import network
+
+    return network.init_params(config, key)
 
 
 def decode_model(

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
@@ -20,10 +19,9 @@ from specdec.checkpoints.hf_files import CONFIG, HEADS_TYPE, STORED_DTYPES, WEIG
 from specdec.checkpoints.parameters import CheckpointError, StoredArray, cast, written_whole
 from specdec.core.checkpoint_files import read_json
 from specdec.core.files import write_json
-from specdec.models.eagle import model as eagle
+from specdec.core.nested import by_path, nested
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.heads import network
-from specdec.models.heads.network import HeadsConfig
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.look_ahead import model as look_ahead
 from specdec.models.look_ahead.model import LookAheadConfig
 
@@ -34,17 +32,21 @@ _KINDS: dict[str, Any] = {"eagle": EagleConfig, "look_ahead": LookAheadConfig}
 
 def init_params(config: Config, key: jax.Array) -> dict:
     """Random parameters, float32."""
-    if isinstance(config, EagleConfig):
-        return eagle.init_params(config, key)
     if isinstance(config, LookAheadConfig):
         return look_ahead.init_params(config, key)
-    return network.init_params(config, key)
+    # Flax takes long to import, and pairs without such drafts are loaded without it.
+    from specdec.models.eagle import network as eagle
+    from specdec.models.heads import network as heads
+
+    if isinstance(config, EagleConfig):
+        return eagle.init_params(config, key)
+    return heads.init_params(config, key)
 
 
 def target_fingerprint(params: Mapping[str, Any]) -> str:
     """Eight hex digits of a checkpoint's parameters, of each the first row in float32."""
     crc = 0
-    for name, array in sorted(flatten_dict(params, sep="/").items()):
+    for name, array in sorted(by_path(params).items()):
         row = array.read((slice(0, 1),)) if isinstance(array, StoredArray) else array[:1]
         crc = zlib.crc32(np.asarray(row, np.float32).tobytes(), zlib.crc32(name.encode(), crc))
     return f"{crc:08x}"
@@ -66,7 +68,7 @@ def save_heads(
     kinds = {shape: {"kind": kind} for kind, shape in _KINDS.items()}
     described = {"model_type": HEADS_TYPE, **kinds.get(type(config), {})}
     described |= dataclasses.asdict(config)
-    flat = flatten_dict(params, sep="/")
+    flat = by_path(params)
     arrays = {name: np.asarray(array, np.float16) for name, array in flat.items()}
     with written_whole(Path(directory).absolute()) as partial:
         save_file(arrays, partial / WEIGHTS)
@@ -109,7 +111,7 @@ def load_heads(source: str | os.PathLike, target: Mapping[str, Any]) -> tuple[Co
     except (TypeError, ValueError, OverflowError) as error:
         reason = str(error).rstrip(".")
         raise CheckpointError(f"{directory / CONFIG} is not a config of heads: {reason}.") from None
-    return config, unflatten_dict(_read(directory / WEIGHTS, flatten_dict(like, sep="/")), sep="/")
+    return config, nested(_read(directory / WEIGHTS, by_path(like)))
 
 
 def _read(path: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:

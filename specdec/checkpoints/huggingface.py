@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints.families import MODEL_TYPES, SUPPORTED, family_of
 from specdec.checkpoints.families.base import Family, named_parameters, weights_in
@@ -33,6 +32,7 @@ from specdec.checkpoints.parameters import (
 )
 from specdec.core.checkpoint_files import read_json
 from specdec.core.files import write_json
+from specdec.core.nested import by_path, nested
 from specdec.models.transformer.config import TransformerConfig as Config
 from specdec.models.transformer.tree import parameter_shapes
 from specdec.text.files import (
@@ -80,7 +80,7 @@ def open_huggingface(
     directory = local_directory(directory_or_hub_id)
     family, config = _read(directory)
     opened = family.open_parameters(weights_in(directory, wanted, config), config)
-    return opened[0], unflatten_dict(opened[1], sep="/")
+    return opened[0], nested(opened[1])
 
 
 def read_config(directory: Path) -> Config:
@@ -157,7 +157,7 @@ def save_huggingface(
         than ``config`` has or not finite in ``dtype``, or the vocabulary does not fit the model.
     """
     stored_dtype = as_dtype(dtype)
-    arrays: dict[str, Any] = {**flatten_dict(params, sep="/")}
+    arrays: dict[str, Any] = {**by_path(params)}
     family = family_of(config)
     check_parameters("params", parameter_shapes(config), arrays)
     tokenizer = None if vocabulary_file is None else _tokenizer_config(vocabulary_file, config)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints import t5x_files, t5x_gin
 from specdec.checkpoints.parameters import (
@@ -30,6 +29,7 @@ from specdec.checkpoints.parameters import (
     written_whole,
 )
 from specdec.checkpoints.t5x_files import CHECKPOINT, is_remote, names_in
+from specdec.core.nested import by_path, nested
 from specdec.models.t5.config import T5Config
 from specdec.models.transformer.config import TransformerConfig
 from specdec.models.transformer.tree import parameter_shapes
@@ -115,7 +115,7 @@ def open_t5x(
     config = _infer_config({path: array.shape for path, array in arrays.items()}, location)
     arrays = _with_joined_heads(arrays, config, location)
     check_parameters(location, parameter_shapes(config), arrays, "the rest of the network")
-    return t5x_gin.with_gin(config, location), unflatten_dict(arrays, sep="/")
+    return t5x_gin.with_gin(config, location), nested(arrays)
 
 
 def save_t5x(
@@ -135,7 +135,7 @@ def save_t5x(
     if is_remote(location):
         raise CheckpointError(f"{location} is not local; write to a local directory and copy it.")
     stored_dtype = as_dtype(dtype)
-    arrays = flatten_dict(params, sep="/")
+    arrays = by_path(params)
     check_parameters("params", parameter_shapes(config), arrays)
     with written_whole(Path(location).absolute() / f"checkpoint_{step}") as partial:
         t5x_files.write_arrays(partial, arrays, stored_dtype, step, "params")

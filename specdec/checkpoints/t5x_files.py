@@ -1,7 +1,8 @@
 """The files of a T5X checkpoint: msgpack, the TensorStore arrays beside it, Orbax.
 
-Locations are strings: a local path, or gs://bucket/path, which TensorStore reads itself. It is
-imported where it is used: a program that opens no T5X checkpoint need not wait for it.
+Locations are strings: a local path, or gs://bucket/path, which TensorStore reads itself. It and
+Flax are imported where they are used: a program that opens no T5X checkpoint need not wait for
+them.
 
 Source: ``t5x/checkpoints.py`` for what is written where.
 """
@@ -20,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import serialization
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from specdec.checkpoints.parameters import (
     CheckpointError,
@@ -31,6 +30,7 @@ from specdec.checkpoints.parameters import (
     part_of,
     read_as,
 )
+from specdec.core.nested import nested
 
 if TYPE_CHECKING:
     import tensorstore as ts
@@ -91,9 +91,12 @@ def read_msgpack(location: str, name: str, dtype: np.dtype | None) -> dict[str, 
     Raises:
       CheckpointError: the file is damaged, or no T5X checkpoint.
     """
+    from flax.serialization import msgpack_restore
+    from flax.traverse_util import flatten_dict
+
     source = f"{location}/{name}"
     try:
-        tree: Any = serialization.msgpack_restore(content_of(location, name) or b"")
+        tree: Any = msgpack_restore(content_of(location, name) or b"")
         tree = tree.get("optimizer", tree)["target"]  # Bare flax.optim's have no "optimizer".
         leaves = flatten_dict(tree, sep="/", is_leaf=lambda _, node: "kvstore" in node)
     except CheckpointError:
@@ -171,6 +174,7 @@ def write_arrays(
       CheckpointError: a value is not finite in ``dtype``.
     """
     import tensorstore as ts
+    from flax.serialization import msgpack_serialize
 
     target: dict[str, Any] = {}
     for path, array in arrays.items():
@@ -189,8 +193,8 @@ def write_arrays(
         written = {key: store.spec().to_json()[key] for key in ("driver", "dtype", "metadata")}
         target[path] = written | {"kvstore": {"driver": "file", "path": name}}
     state = {"step": np.asarray(step, np.int32)}
-    optimizer = {"target": unflatten_dict(target, sep="/"), "state": state}
-    contents = serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
+    optimizer = {"target": nested(target), "state": state}
+    contents = msgpack_serialize({"version": 3, "optimizer": optimizer})
     (directory / CHECKPOINT).write_bytes(contents)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
 from specdec.checkpoints.draft_vocabulary import load_draft_vocabulary
 from specdec.checkpoints.loading import BUNDLED, as_loaded, bundled, resolve
 from specdec.checkpoints.ngrams import load_ngrams
 from specdec.core import platforms
+from specdec.core.nested import nested
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import build
@@ -81,7 +81,7 @@ def _traced(
         path: jnp.zeros(shape, config.dtype) for path, shape in parameter_shapes(config).items()
     }
     pack = decode_model(config, layout).pack
-    params = pack(unflatten_dict(zeros, sep="/"), output_tokens, int8=int8)
+    params = pack(nested(zeros), output_tokens, int8=int8)
     return as_loaded(decode_model(config, layout, partitioning), params, source)
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints.architectures import Config, decode_model, parameter_shapes
+from specdec.core.nested import nested
 from specdec.drafters.shape import Tree
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import Axes, DeviceMesh, Partitioning
@@ -47,7 +47,7 @@ def _packed(config: Config, *, int8: bool = False) -> Any:
         for path, shape in parameter_shapes(config).items()
     }
     pack = functools.partial(decode_model(config, "in_out").pack, int8=int8)
-    return jax.eval_shape(pack, unflatten_dict(shapes, sep="/"))
+    return jax.eval_shape(pack, nested(shapes))
 
 
 @functools.cache

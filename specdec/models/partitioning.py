@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
-from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from specdec.core.fields import Count, checked
@@ -156,6 +155,9 @@ class Partitioning:
 
     def sharding(self, axes: Axes) -> NamedSharding:
         """Sharding of an array with these logical axes."""
+        # Flax takes long to import, and on one device nothing that decodes needs it.
+        from flax.linen.spmd import logical_to_mesh_axes
+
         spec = logical_to_mesh_axes(axes, self.rules)
         assert spec is not None
         return NamedSharding(self.mesh, spec)

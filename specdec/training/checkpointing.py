@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from flax.traverse_util import unflatten_dict
 
 from specdec.checkpoints import architectures, find_vocabulary, is_t5x
 from specdec.checkpoints.architectures import Config
@@ -28,6 +27,7 @@ from specdec.checkpoints.loading import resolve
 from specdec.checkpoints.parameters import CheckpointError, as_dtype, check_parameters
 from specdec.checkpoints.t5x_files import read_orbax
 from specdec.core.files import read_object, write_json
+from specdec.core.nested import nested
 from specdec.text.base import Tokenizer
 from specdec.text.files import copy_vocabulary
 from specdec.text.opening import open_tokenizer
@@ -151,7 +151,7 @@ def open_run(
     location = f"{os.fspath(directory)}/{CHECKPOINTS}/{step}/params"
     arrays = read_orbax(location, as_dtype(dtype))
     check_parameters(location, architectures.parameter_shapes(config), arrays, MODEL)
-    return config, unflatten_dict(arrays, sep="/"), step
+    return config, nested(arrays), step
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from specdec.drafters.shape import Tree
 from specdec.models.bart.config import BartConfig
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.network import init_params
 from specdec.models.rotary.config import RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
 from specdec.testing.toys import dyadic_ngrams
@@ -75,7 +76,7 @@ class Eagle:
     def open(self, opening):
         config, model = EagleConfig(WIDTH, WIDTH, 2, 64, 128, True), opening.target.model
         layer = eagle.EagleModel(model, config)
-        weights = layer.pack(eagle.init_params(config, jax.random.key(0)))
+        weights = layer.pack(init_params(config, jax.random.key(0)))
         params = eagle.EagleParams(weights, opening.target.params)
         return OpenDraft(
             lambda shape, catch_up: EagleDrafter(layer, shape.topology),

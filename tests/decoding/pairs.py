@@ -7,7 +7,7 @@ from tiny import TINY, TINY_GPT, changed, random_params
 import specdec
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.huggingface import save_huggingface
-from specdec.models.heads.network import HeadsConfig
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
 
 V = 19

@@ -13,7 +13,7 @@ from specdec.checkpoints import save_huggingface
 from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.heads.network import HeadsConfig
+from specdec.models.heads.config import HeadsConfig
 from specdec.training.ngrams import count_ngrams
 
 # Seeds of which texts have different outputs.

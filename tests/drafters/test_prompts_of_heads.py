@@ -22,8 +22,9 @@ from specdec.drafters.look_ahead import LookAheadDrafter
 from specdec.models.base import forced
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.heads.model import HeadsParams, TargetHeads
-from specdec.models.heads.network import HeadsConfig, HeadsNetwork
+from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.training import teacher_forcing
 from specdec.training.heads import _after, look_ahead, steps_ahead

@@ -24,7 +24,7 @@ from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.ngrams import save_ngrams
 from specdec.core.files import write_json
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.heads.network import HeadsConfig
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.runs import main
 from specdec.runs.command_line import Given

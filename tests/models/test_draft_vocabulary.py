@@ -21,7 +21,7 @@ from specdec.checkpoints.heads import init_params, save_heads
 from specdec.checkpoints.loading import load_model
 from specdec.core.standardize import spread
 from specdec.models.eagle.config import EagleConfig
-from specdec.models.heads.network import HeadsConfig
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.look_ahead.model import LookAheadConfig
 from specdec.types import PointMass
 

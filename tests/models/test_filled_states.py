@@ -10,7 +10,9 @@ from specdec.core import platforms
 from specdec.core.topology import Topology
 from specdec.models.eagle import model as eagle
 from specdec.models.eagle.config import EagleConfig
+from specdec.models.eagle.network import init_params
 from specdec.models.heads import network
+from specdec.models.heads.config import KINDS, HeadsConfig
 from specdec.models.heads.model import HeadsParams, TargetHeads
 from specdec.models.transformer.model import TransformerModel
 
@@ -39,7 +41,7 @@ def test_eagle(target):
     model, params = target
     config = EagleConfig(WIDTH, 12, 2, 6, 20, reads_encoding=True)
     layer = eagle.EagleModel(model, config)
-    own = eagle.EagleParams(layer.pack(eagle.init_params(config, jax.random.key(0))), params)
+    own = eagle.EagleParams(layer.pack(init_params(config, jax.random.key(0))), params)
     states = jax.random.normal(jax.random.key(1), (2, 5, WIDTH))
     tokens, tree = jnp.arange(10).reshape(2, 5), Topology((-1, 0, 0, 1))
 
@@ -59,10 +61,10 @@ def test_eagle(target):
     same_everywhere(compute, own)
 
 
-@pytest.mark.parametrize("kind", network.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_heads(kind, target):
     model, params = target
-    config = network.HeadsConfig(kind, 3, WIDTH, 8 if kind == "blockwise" else 0)
+    config = HeadsConfig(kind, 3, WIDTH, 8 if kind == "blockwise" else 0)
     own = HeadsParams(network.init_params(config, jax.random.key(0)), params)
     hidden = jax.random.normal(jax.random.key(1), (2, WIDTH))
     same_everywhere(lambda own: TargetHeads(model, config).logits(own, hidden), own)

@@ -21,7 +21,8 @@ from specdec.checkpoints.loading import DraftLoader, load_model
 from specdec.core import platforms
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.eagle.model import EagleModel, EagleParams
-from specdec.models.heads.network import HeadsConfig, HeadsNetwork
+from specdec.models.heads.config import HeadsConfig
+from specdec.models.heads.network import HeadsNetwork
 from specdec.models.look_ahead.model import LookAheadConfig, LookAheadModel, LookAheadParams
 from specdec.models.products import fused
 from specdec.training import heads as training

@@ -24,7 +24,6 @@ from specdec.models import filler
 from specdec.models.eagle.config import EagleConfig
 from specdec.models.products.quantized import Kernel
 from specdec.models.stores import store_of
-from specdec.models.transformer import network
 from specdec.models.transformer.model import TransformerModel
 from specdec.models.transformer.packed import Layers, PackedNorm, PackedTransformer
 from specdec.models.transformer.packing import Packer
@@ -80,7 +79,7 @@ class EagleModel:
         return TransformerModel(self.config.layer, layout=self.target.layout)
 
     def pack(self, params: Params, narrow: str | None = None) -> PackedEagle:
-        """Decode parameters of a tree of :func:`init_params`.
+        """Decode parameters of a tree of :func:`specdec.models.eagle.network.init_params`.
 
         Args:
           narrow: dtype for kernels of more bits; None to keep theirs.
@@ -148,29 +147,3 @@ class EagleModel:
 def _normed(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + _EPSILON)
-
-
-def init_params(config: EagleConfig, key: jax.Array) -> dict:
-    """Random parameters, float32: a T5 decoder's layer in T5X's names, and three projections.
-
-    No kernel is 0: an optimizer step is in proportion to the RMS of a parameter.
-    """
-    layer, state, token, out, *cross = jax.random.split(key, 6)
-    width, inner = config.width, config.inner_width
-
-    def projection(key, features, width=width):
-        return jax.random.normal(key, (width, features)) * width**-0.5
-
-    decoder = network.init_params(config.layer, layer)["decoder"]
-    del decoder["logits_dense"]
-    own = decoder["layers_0"]
-    if config.reads_encoding:
-        for name, key in zip(("key", "value"), cross, strict=True):
-            kernel = projection(key, config.num_heads * config.head_dim, config.encoder_width)
-            own["encoder_decoder_attention"][name]["kernel"] = kernel
-    else:
-        del own["encoder_decoder_attention"], own["pre_cross_attention_layer_norm"]
-    return {
-        "state_in": projection(state, inner), "token_in": projection(token, inner),
-        "decoder": decoder, "out": jax.random.normal(out, (inner, width)) * inner**-0.5,
-    }  # fmt: skip

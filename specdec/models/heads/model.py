@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from specdec.core.pytrees import pytree
 from specdec.models import filler
-from specdec.models.heads.network import HeadsConfig, HeadsNetwork
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.transformer.model import TransformerModel
 from specdec.types import Distribution, Params
 
@@ -41,6 +41,9 @@ class TargetHeads:
           hidden: the target's last hidden state from which the newest token was drawn. Head 1 is
             for what follows that token.
         """
+        # Flax takes long to import, and all other drafts decode without it.
+        from specdec.models.heads.network import HeadsNetwork
+
         more = filler.amount(len(hidden), 1)
         if more:
             hidden = filler.filled(hidden[:, None], more)

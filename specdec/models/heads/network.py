@@ -14,43 +14,14 @@ Shapes: D the target's hidden width, K heads, F hidden units.
 from __future__ import annotations
 
 import functools
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from specdec.core.arguments import whole
-from specdec.core.fields import Count, Natural, checked
+from specdec.models.heads.config import HeadsConfig
 from specdec.models.products.plain import precision
-
-Kind = Literal["blockwise", "medusa"]
-KINDS: tuple[Kind, ...] = ("blockwise", "medusa")
-
-
-@checked()
-class HeadsConfig:
-    """The shape of a target's heads.
-
-    Attributes:
-      kind: "blockwise", one layer of F hidden units whose outputs are all heads'; or "medusa",
-        two square layers for each head, which has no F.
-      count: K.
-      width: D.
-      hidden_units: F; 0 with "medusa".
-
-    Raises:
-      ValueError: a value out of range.
-    """
-
-    kind: Kind
-    count: Count
-    width: Count
-    hidden_units: Natural = 0
-
-    def __post_init__(self):
-        whole("hidden_units", self.hidden_units, *((1,) if self.kind == "blockwise" else (0, 0)))
 
 
 class HeadsNetwork(nn.Module):

@@ -37,6 +37,7 @@ _COMPILED, _NEEDED, _PROBED, _TRIED = 0.55, 0.85, 0.7, 0.9
 SECONDS: dict[AutoName, float] = {"gamma": 30.0, "tree": 60.0, "beams": 60.0}
 _REPETITIONS = 3  # Of a row's decodes, while there is time.
 _FEWEST_TOKENS = 4  # Of a row, where decoding is slow.
+_WORTH = 1.05  # A speedup below this is within what measurements differ by: decode plainly.
 
 Decoders = Mapping[str, LoopDecoder[Any]]
 
@@ -113,7 +114,7 @@ def choose(
 
 
 def _decided(estimate: Choice, times: Mapping[str, Timed], note: str) -> Choice:
-    """The fastest candidate, if it is faster than plain decoding."""
+    """The fastest candidate, if it is clearly faster than plain decoding."""
     timed = [
         dataclasses.replace(each, measured=_speed(times[str(each)]) / _speed(times[PLAIN]))
         for each in estimate.candidates
@@ -124,7 +125,7 @@ def _decided(estimate: Choice, times: Mapping[str, Timed], note: str) -> Choice:
     best = (timed or rest)[0]
     speedup = best.measured if timed else best.predicted
     return dataclasses.replace(
-        estimate, shape=best.shape if speedup is not None and speedup > 1 else None,
+        estimate, shape=best.shape if speedup is not None and speedup > _WORTH else None,
         candidates=(*timed, *rest), note=note,
     )  # fmt: skip
 

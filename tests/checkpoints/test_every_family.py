@@ -215,7 +215,7 @@ def _turned_encoder(patch):
 
     def broken(self, params, output, mask):
         found, stack = attended(self, params, output, mask), self.config.decoder
-        by = angles(stack.rope_of(False), stack.head_dim, jnp.arange(output.shape[1])[None])
+        by = angles(stack.rope_of(False), stack.head_dim, jnp.arange(found.output.shape[1])[None])
         keys = jax.tree.map(lambda key: turned(key.swapaxes(-2, -3), by), found.keys)
         return dataclasses.replace(found, keys=jax.tree.map(lambda k: k.swapaxes(-2, -3), keys))
 

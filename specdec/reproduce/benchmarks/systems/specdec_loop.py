@@ -75,7 +75,7 @@ def _random_packed(model: TransformerModel, seed: int, narrow: str | None) -> Pa
     keys = jax.random.split(jax.random.key(seed), len(leaves))
 
     def drawn(path, leaf, key):
-        if leaf.ndim == 1 and not path[-1].name.endswith("bias"):
+        if path[-1].name == "norm_scale":
             return jnp.ones(leaf.shape, leaf.dtype)
         return draw(key, leaf.shape, leaf.dtype)
 

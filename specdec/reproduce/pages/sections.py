@@ -182,12 +182,11 @@ SWEEP = table_of(_workloads, [
 
 
 def _benchmark_table(results: Result) -> str:
-    workloads = results["workloads"]
-    if len(workloads) > 1 and report.guesses(workloads[0]):
+    if report.sweeps(results):
         return SWEEP(results)
     parts = []
-    for found in workloads:
-        parts += [f"**{report.title(found)}**", grid(report.COLUMNS, report.rows(found))]
+    for found in results["workloads"]:
+        parts += [f"**{report.title(found)}**", *(grid(*each) for each in report.tables(found))]
         if found["breakdown"] is not None:
             parts.append(report.decoder_line(found["breakdown"]))
     return "\n\n".join(parts)

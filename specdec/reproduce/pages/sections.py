@@ -116,6 +116,15 @@ TABLE_2 = Section(_ACCELERATORS, [table_of(_table_2, [
     ("paper: expected", "{expected:.1f}×"), ("measured", "{empirical:.1f}×"),
 ]), SOURCE])  # fmt: skip
 
+# README's table of cold starts: the bundled pair.
+START = Section(["results/benchmark_start/results.json"], [table_of(
+    lambda results: (s for s in results["workloads"][0]["systems"] if s.get("absent") is None), [
+        ("system", "{system}"), ("kept from before", lambda s: s["kept"] or "–"),
+        ("first token after, s", "{ready:.1f}"), ("24 paragraphs after, s", "{all[median]:.1f}"),
+        ("tokens/s", "{tokens_per_second:.0f}"),
+    ],
+)])  # fmt: skip
+
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
     "ende_tatoeba_apart": "without near neighbours, greedy",
@@ -227,7 +236,7 @@ def sections(root: Path) -> dict[str, Callable[[str], str]]:
         return lambda name: render(root, known.get(name) or other(name))
 
     return {
-        "README.md": page({"devices": DEVICES}),
+        "README.md": page({"devices": DEVICES, "start": START}),
         "docs/performance.md": page(
             {"runs": runs()}, benchmark
         ),

@@ -131,6 +131,9 @@ def test_tables(natural, tmp_path):
     path.write_text(json.dumps(content))
     page = render(tmp_path, sections.benchmark("start"))
     assert f"| {PLAIN} (programs kept) | at once | from 7 |" in page
+    assert f"| {PLAIN} | programs | 2.0 | 3.0 | 10 |" in sections.sections(tmp_path)["README.md"](
+        "start"
+    )
 
 
 def test_a_process_takes_all_steps(natural, tmp_path):

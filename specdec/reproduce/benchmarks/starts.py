@@ -143,6 +143,14 @@ def _start(
     )  # fmt: skip
 
 
+def _environment(kept: Path) -> dict[str, str]:
+    """Variables of a process that imports this specdec and keeps programs in a folder."""
+    same = {key: value for key, value in os.environ.items() if key not in _OF_PROGRAMS}
+    home = str(Path(specdec.__file__).parents[1])
+    where = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    return same | {"SPECDEC_CACHE": str(kept), "PYTHONPATH": where}
+
+
 def _run(
     name: str, workload: Workload, lengths: Sequence[int] | None, options: Mapping[str, Any],
     kept: Path,
@@ -153,14 +161,10 @@ def _run(
       kept: where it finds what an earlier process left, and leaves it.
     """
     order = pickle.dumps((name, workload, lengths, {**options, "kept": str(kept)}))
-    environment = {key: value for key, value in os.environ.items() if key not in _OF_PROGRAMS}
-    home = str(Path(specdec.__file__).parents[1])
-    where = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    environment |= {"SPECDEC_CACHE": str(kept), "PYTHONPATH": where}
     told: dict[str, dict[str, Any]] = {}
     begun = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", new_process.__name__], env=environment,
+        [sys.executable, "-m", new_process.__name__], env=_environment(kept),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdin

@@ -156,6 +156,14 @@ def test_a_process_that_fails_says_why(natural, tmp_path):
         starts._run(PLAIN, natural, None, {"threads": 1}, tmp_path)
 
 
+def test_programs_are_kept_where_the_process_is_told_to_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    monkeypatch.setenv("SPECDEC_KEEP_PROGRAMS", "0")
+    found = starts._environment(tmp_path)
+    assert not {"JAX_COMPILATION_CACHE_DIR", "SPECDEC_KEEP_PROGRAMS"} & found.keys()
+    assert found["SPECDEC_CACHE"] == str(tmp_path)
+
+
 def test_processes_of_peers_know_no_jax():
     modules = ["new_process", "contract", "systems.huggingface", "systems.ct2"]
     lines = [f"import specdec.reproduce.benchmarks.{name}" for name in modules]

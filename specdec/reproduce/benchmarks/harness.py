@@ -15,8 +15,8 @@ from typing import Any
 from specdec.core.progress import Progress, say
 from specdec.measure.timing import Spread
 from specdec.reproduce.benchmarks import worker
+from specdec.reproduce.benchmarks.contract import Workload, WorkloadError
 from specdec.reproduce.benchmarks.systems import SYSTEMS
-from specdec.reproduce.benchmarks.workload import Workload, WorkloadError
 
 # OpenMP's threads go on spinning for a while, 0.2 s by some libraries' default.
 REST_SECONDS = 0.3
@@ -69,7 +69,7 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
     workload.require(workload.temperature <= 0, f"{other} is compared greedily only")
     alone = workload.lengths is not None or workload.batch_size == 1
     workload.require(alone, "rows that end by themselves are compared one at a time")
-    stored = isinstance(workload.target, str) and isinstance(workload.draft, str)
+    stored = isinstance(workload.target, str) and isinstance(workload.draft, str | None)
     workload.require(stored, f"{other} needs a checkpoint of the random weights")
 
 
@@ -108,7 +108,7 @@ def measure(
             say(f"First run of {system.name}, which compiles")
             system.run(lengths)
             reference = reference or system.tokens
-            _check(system.name, workload, system.tokens, reference)
+            check_tokens(system.name, workload, system.tokens, reference)
             if workload.beam is None:
                 lengths = [len(row) for row in reference]
         with Progress(repetitions * len(present), "runs") as progress:
@@ -120,7 +120,7 @@ def measure(
         return [system.measurement(reference) for system in running]
 
 
-def _check(
+def check_tokens(
     name: str, workload: Workload, tokens: list[list[int]], reference: list[list[int]]
 ) -> None:
     """Raises WorkloadError if a system did something else than the reference."""

@@ -9,9 +9,10 @@ from typing import Any
 from specdec.measure.speed import Speed, predict
 from specdec.measure.tables import aligned
 from specdec.measure.timing import Spread
+from specdec.reproduce.benchmarks import starts
+from specdec.reproduce.benchmarks.contract import Workload
 from specdec.reproduce.benchmarks.harness import Measurement
 from specdec.reproduce.benchmarks.systems import SYSTEMS
-from specdec.reproduce.benchmarks.workload import Workload
 
 _SETTINGS = ("batch_size", "gamma", "temperature", "dtype")
 
@@ -47,13 +48,23 @@ def numbers(
             "speedup": dataclasses.asdict(m.speedup_over(measurements[0])),
         }
 
+    return _described(workload, [system(m) for m in measurements], decoder)
+
+
+def start_numbers(workload: Workload, found: Sequence[starts.Start]) -> dict[str, Any]:
+    """One workload's part of ``results.json`` where each repetition was a cold start."""
+    return _described(workload, starts.numbers(found), None) | {"new_processes": True}
+
+
+def _described(
+    workload: Workload, systems: list[dict[str, Any]], decoder: Mapping[str, Any] | None
+) -> dict[str, Any]:
     return {
         "workload": workload.name, "label": workload.label, "forced_alpha": workload.forced_alpha,
         "beam": workload.beam and dataclasses.asdict(workload.beam),
         "num_rows": len(workload.inputs), "input_tokens": sum(map(len, workload.inputs)),
         **{name: getattr(workload, name) for name in _SETTINGS},
-        "systems": [system(m) for m in measurements],
-        "breakdown": decoder,
+        "systems": systems, "breakdown": decoder,
     }  # fmt: skip
 
 
@@ -84,17 +95,25 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
     return table
 
 
-def guesses(result: Mapping[str, Any]) -> bool:
-    """Whether a workload's systems include one that guesses."""
-    return any(SYSTEMS[each["system"]].guesses for each in result["systems"])
+def tables(result: Mapping[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """The headings and the rows of one workload's tables."""
+    return starts.tables(result) if result.get("new_processes") else [(COLUMNS, rows(result))]
+
+
+def sweeps(results: Mapping[str, Any]) -> bool:
+    """Whether there are several workloads, and systems in turns on each, of which one guesses."""
+    first, *others = results["workloads"]
+    guess = any(SYSTEMS[each["system"]].guesses for each in first["systems"])
+    return bool(others) and guess and not first.get("new_processes")
 
 
 def text(result: Mapping[str, Any]) -> str:
     """One workload for a terminal."""
-    lines = [title(result), ""]
-    # The reason for an absent system is no column's width.
-    cells = [row[:2] if row[1].startswith("absent") else row for row in rows(result)]
-    lines += aligned([COLUMNS, *cells])
+    lines = [title(result)]
+    for headings, cells in tables(result):
+        # The reason for an absent system is no column's width.
+        shown = [row[:2] if row[1].startswith("absent") else row for row in cells]
+        lines += ["", *aligned([headings, *shown])]
     if result["breakdown"] is not None:
         lines += ["", decoder_line(result["breakdown"])]
     return "\n".join(lines)

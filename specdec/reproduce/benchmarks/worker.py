@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specdec.reproduce.benchmarks.contract import Workload
 from specdec.reproduce.benchmarks.systems import SYSTEMS
-from specdec.reproduce.benchmarks.workload import Workload
 
 _loaded: dict[str, Any] = {}  # This process's system, workload, and bytes of imported libraries.
 
@@ -29,7 +29,7 @@ def load(name: str, workload: Workload, options: Mapping[str, Any]) -> dict[str,
     """Loads a system; "absent" says why it cannot be."""
     entry = SYSTEMS[name]
     try:
-        for package in entry.needs:
+        for package in (*entry.needs, *entry.converts):
             importlib.import_module(package)
         module = importlib.import_module(f"specdec.reproduce.benchmarks.systems.{entry.module}")
         imported = _peak_memory()

@@ -116,6 +116,15 @@ TABLE_2 = Section(_ACCELERATORS, [table_of(_table_2, [
     ("paper: expected", "{expected:.1f}×"), ("measured", "{empirical:.1f}×"),
 ]), SOURCE])  # fmt: skip
 
+# README's table of cold starts: the bundled pair.
+START = Section(["results/benchmark_start/results.json"], [table_of(
+    lambda results: (s for s in results["workloads"][0]["systems"] if s.get("absent") is None), [
+        ("system", "{system}"), ("kept from before", lambda s: s["kept"] or "–"),
+        ("first token after, s", "{ready:.1f}"), ("24 paragraphs after, s", "{all[median]:.1f}"),
+        ("tokens/s", "{tokens_per_second:.0f}"),
+    ],
+)])  # fmt: skip
+
 # The runs of the bundled pair: directories of results, each with the name of its column.
 RUNS = {
     "ende_tatoeba_apart": "without near neighbours, greedy",
@@ -182,12 +191,11 @@ SWEEP = table_of(_workloads, [
 
 
 def _benchmark_table(results: Result) -> str:
-    workloads = results["workloads"]
-    if len(workloads) > 1 and report.guesses(workloads[0]):
+    if report.sweeps(results):
         return SWEEP(results)
     parts = []
-    for found in workloads:
-        parts += [f"**{report.title(found)}**", grid(report.COLUMNS, report.rows(found))]
+    for found in results["workloads"]:
+        parts += [f"**{report.title(found)}**", *(grid(*each) for each in report.tables(found))]
         if found["breakdown"] is not None:
             parts.append(report.decoder_line(found["breakdown"]))
     return "\n\n".join(parts)
@@ -228,7 +236,7 @@ def sections(root: Path) -> dict[str, Callable[[str], str]]:
         return lambda name: render(root, known.get(name) or other(name))
 
     return {
-        "README.md": page({"devices": DEVICES}),
+        "README.md": page({"devices": DEVICES, "start": START}),
         "docs/performance.md": page(
             {"runs": runs()}, benchmark
         ),

@@ -18,10 +18,11 @@ from specdec.core.machine import num_cores
 from specdec.core.progress import say
 from specdec.decoding.batches import make_batches
 from specdec.measure import results, speed
-from specdec.reproduce.benchmarks import harness, report
+from specdec.reproduce.benchmarks import harness, report, starts
+from specdec.reproduce.benchmarks.contract import Workload
 from specdec.reproduce.benchmarks.systems import SYSTEMS
 from specdec.reproduce.benchmarks.systems.specdec_loop import VARIANTS, decoder_of, pair_of
-from specdec.reproduce.benchmarks.workload import Workload, exported
+from specdec.reproduce.benchmarks.workload import exported
 from specdec.reproduce.pieces import Done, carry_out, kept, slug
 from specdec.runs import gin_files
 from specdec.runs.command_line import Given, report_error
@@ -44,6 +45,7 @@ class WorkloadPiece:
     repetitions: int
     options: Mapping[str, Any]
     speed_repetitions: int
+    new_processes: bool
     checkpoints: Path
     source: Mapping[str, Any]
 
@@ -56,9 +58,12 @@ class WorkloadPiece:
         if str(same["git_sha"]).endswith("-dirty"):
             same["began"] = time.time()
         entries = [SYSTEMS[name] for name in self.systems if name in SYSTEMS]
-        needs = {package for entry in entries for package in entry.needs}
+        needs = {package for entry in entries for package in (*entry.needs, *entry.converts)}
         same["installed"] = sorted(filter(importlib.util.find_spec, needs))
-        how = (self.systems, self.repetitions, self.speed_repetitions, self.options)
+        how = (
+            self.systems, self.repetitions, self.speed_repetitions, self.new_processes,
+            self.options,
+        )  # fmt: skip
         settings = {"workload": repr(self.workload), "how": repr(how), **same}
         done = kept(directory / WORKLOAD, settings, self._made)
         return Done(done.numbers, done.measured)
@@ -71,7 +76,10 @@ class WorkloadPiece:
                 for index, weights in enumerate((workload.target, workload.draft))
             )
             workload = dataclasses.replace(workload, target=first, draft=second)
-        measurements = harness.measure(workload, self.systems, self.repetitions, self.options)
+        how = self.systems, self.repetitions, self.options
+        if self.new_processes:
+            return report.start_numbers(workload, starts.measure(workload, *how))
+        measurements = harness.measure(workload, *how)
         decoder = None
         guessing = [name for name in self.systems if SYSTEMS[name].guesses]
         if self.speed_repetitions and guessing:
@@ -83,7 +91,7 @@ class WorkloadPiece:
 def run(
     directory: Path, t5x_path: str | None, command: str, *,
     workloads: Sequence[Callable[[], list[Workload]]], systems: Sequence[str], repetitions: int,
-    threads: int | None = None, speed_repetitions: int = 5,
+    threads: int | None = None, speed_repetitions: int = 5, new_processes: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Measures every system on every workload and writes ``results.json`` after each.
 
@@ -94,6 +102,8 @@ def run(
       systems, repetitions: see ``harness.measure``, also for what it raises.
       threads: cores each system may use; all there are if None.
       speed_repetitions: of c, v and specdec's decoder alone; 0 leaves them out.
+      new_processes: whether each repetition is a cold start, see ``starts.measure``, and nothing
+        else is measured.
     """
     cores = num_cores()
     if not 1 <= (threads := threads or cores) <= cores:
@@ -111,7 +121,7 @@ def run(
         pieces = [
             WorkloadPiece(
                 ("workloads", f"{index}_{slug(workload.label)}"), workload, systems, repetitions,
-                options, speed_repetitions, Path(checkpoints), source,
+                options, speed_repetitions, new_processes, Path(checkpoints), source,
             )
             for index, workload in enumerate(w for make in workloads for w in make())
         ]  # fmt: skip

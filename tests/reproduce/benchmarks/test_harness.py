@@ -6,8 +6,8 @@ import pytest
 
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.reproduce.benchmarks import harness, worker
+from specdec.reproduce.benchmarks.contract import WorkloadError
 from specdec.reproduce.benchmarks.harness import check_systems, measure
-from specdec.reproduce.benchmarks.workload import WorkloadError
 
 PLAIN, SPECULATIVE = "specdec autoregressive", "specdec speculative"
 BEAMS = "specdec beams"

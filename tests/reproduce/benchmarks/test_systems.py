@@ -79,7 +79,7 @@ def test_the_same_tokens_of_specdec_itself(gpt_workload):
 )  # fmt: skip
 def test_the_same_tokens(name, pair, request):
     entry, workload = SYSTEMS[name], request.getfixturevalue(pair)
-    for package in entry.needs:
+    for package in (*entry.needs, *entry.converts):
         pytest.importorskip(package, reason=f"{name} needs {package}")
     if "assisted" in entry.method:  # transformers assists one row at a time.
         workload = dataclasses.replace(workload, batch_size=1)
@@ -100,7 +100,7 @@ def test_the_same_tokens(name, pair, request):
 @pytest.mark.parametrize("name", SEARCHERS)
 def test_the_same_beams(name, workload, request):
     entry = SYSTEMS[name]
-    for package in entry.needs:
+    for package in (*entry.needs, *entry.converts):
         pytest.importorskip(package, reason=f"{name} needs {package}")
     path = request.config.getoption("--t5x_path")
     if entry.module == "t5x" and path is None:

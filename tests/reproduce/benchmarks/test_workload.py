@@ -6,7 +6,8 @@ import pytest
 from tiny import TINY, TINY_GPT
 
 from specdec.checkpoints import load_huggingface
-from specdec.reproduce.benchmarks.workload import WorkloadError, exported
+from specdec.reproduce.benchmarks.contract import WorkloadError
+from specdec.reproduce.benchmarks.workload import exported
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,11 @@ def pairs(tmp_path):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_configurations_are_complete(config, pairs, tmp_path):
-    needs_data = "DATA_DIR" in config.read_text()
-    gin_files.parse([str(config)], pairs if needs_data else [], ROOT)
+    given = {"DATA_DIR": pairs, "TARGET": ["TARGET = 'quickstart_lm'"]}
+    bindings = [
+        b for name, some in given.items() if f"{name} = " in config.read_text() for b in some
+    ]
+    gin_files.parse([str(config)], bindings, ROOT)
     systems = gin.query_parameter("benchmark.run.systems")
     drafts = any("speculative" in name or "assisted" in name for name in systems)
     for reference in gin.query_parameter("benchmark.run.workloads"):
@@ -50,6 +53,7 @@ def _main(tmp_path, config, *bindings):
         ("gpu.gin", (f"{WORKLOAD}.gamma = 0",), "gamma must be in"),
         ("gpu.gin", ('benchmark.run.systems = ("vLLM",)',), "Unknown system 'vLLM'"),
         ("ende_tatoeba_test.gin", (), "DATA_DIR must be set"),
+        ("start_lm.gin", (), "TARGET must be set"),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path, capsys, config, bindings, message):

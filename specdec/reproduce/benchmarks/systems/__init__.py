@@ -6,15 +6,20 @@ Each file has a class ``System(workload, method, options)``, of one library with
     versions: names and versions of what ran
 
 ``rows`` are row numbers of the workload; ``lengths`` is how many tokens to emit for each of them,
-or is None where rows end by themselves, as beams do. ``options`` has the number of "threads" and,
-for T5X, "t5x_path". An ImportError makes the system absent.
+or is None where rows end by themselves, as beams do. ``options`` has the number of "threads"; for
+T5X, "t5x_path"; and, where later processes are to use what this one made of the checkpoint, "kept",
+a folder for it. An ImportError makes the system absent. Modules import their own library only, and
+none above ``System`` that takes long and that only some methods need.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import TYPE_CHECKING
 
-from specdec.decoding.beam_rules import Rule
+if TYPE_CHECKING:
+    from specdec.decoding.beam_rules import Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +29,8 @@ class Entry:
     module: str  # In this package.
     method: str  # Passed to ``System``.
     needs: tuple[str, ...] = ()  # Packages whose absence makes the system absent.
+    converts: tuple[str, ...] = ()  # More of them, to convert a checkpoint only.
+    keeps: str = ""  # What a process keeps on disk for later ones; nothing if empty.
     # Whether it does the workload's own arithmetic, so that its tokens must be the same.
     exact: bool = True
     own: bool = False  # Whether it is specdec: samples, forces acceptance.
@@ -37,19 +44,22 @@ class Entry:
 
 
 _HUGGINGFACE = ("torch", "transformers")
-_CT2 = ("ctranslate2", *_HUGGINGFACE)
+_own = functools.partial(Entry, "specdec_loop", keeps="programs", own=True)
+_ct2 = functools.partial(
+    Entry, "ct2", needs=("ctranslate2",), converts=_HUGGINGFACE, keeps="conversion"
+)
 _RULES: tuple[Rule, ...] = ("t5x", "huggingface")
 
 SYSTEMS = {
-    "specdec autoregressive": Entry("specdec_loop", "autoregressive", own=True, drawn=True),
+    "specdec autoregressive": _own("autoregressive", drawn=True),
     "specdec autoregressive, float32":
-        Entry("specdec_loop", "autoregressive_float32", own=True),
+        _own("autoregressive_float32"),
     "specdec autoregressive, int8":
-        Entry("specdec_loop", "autoregressive_int8", exact=False, own=True),
-    "specdec speculative": Entry("specdec_loop", "speculative", own=True, drawn=True),
+        _own("autoregressive_int8", exact=False),
+    "specdec speculative": _own("speculative", drawn=True),
     "specdec speculative, Quantized":
-        Entry("specdec_loop", "speculative_quantized", own=True, drawn=True),
-    "specdec speculative, int8": Entry("specdec_loop", "speculative_int8", exact=False, own=True),
+        _own("speculative_quantized", drawn=True),
+    "specdec speculative, int8": _own("speculative_int8", exact=False),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
     "transformers greedy, bfloat16":
         Entry("huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False),
@@ -58,16 +68,16 @@ SYSTEMS = {
     "transformers assisted": Entry("huggingface", "assisted", _HUGGINGFACE),
     "transformers assisted, constant gamma":
         Entry("huggingface", "assisted_constant", _HUGGINGFACE),
-    "CTranslate2 float32": Entry("ct2", "float32", _CT2),
-    "CTranslate2 int8": Entry("ct2", "int8", _CT2, exact=False),
-    "CTranslate2 int8_float32": Entry("ct2", "int8_float32", _CT2, exact=False),
+    "CTranslate2 float32": _ct2("float32"),
+    "CTranslate2 int8": _ct2("int8", exact=False),
+    "CTranslate2 int8_float32": _ct2("int8_float32", exact=False),
     "T5X": Entry("t5x", "greedy"),
-    "specdec beams": Entry("specdec_loop", "autoregressive", own=True, beams=_RULES),
+    "specdec beams": _own("autoregressive", beams=_RULES),
     "specdec beams, float32":
-        Entry("specdec_loop", "autoregressive_float32", own=True, beams=_RULES),
+        _own("autoregressive_float32", beams=_RULES),
     "specdec speculative beams":
-        Entry("specdec_loop", "speculative", own=True, beams=_RULES),
+        _own("speculative", beams=_RULES),
     "transformers beams": Entry("huggingface", "beams", _HUGGINGFACE, beams=("huggingface",)),
-    "CTranslate2 beams, float32": Entry("ct2", "float32", _CT2, beams=("huggingface",)),
+    "CTranslate2 beams, float32": _ct2("float32", beams=("huggingface",)),
     "T5X beams": Entry("t5x", "beams", beams=("t5x",)),
 }  # fmt: skip

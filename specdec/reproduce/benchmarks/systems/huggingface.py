@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.checkpoints import open_huggingface, read_config
-from specdec.reproduce.benchmarks.workload import Workload
+from specdec.reproduce.benchmarks.contract import Workload
 
 
 class System:
@@ -51,6 +50,9 @@ class System:
             self._model = self._quantized(self._model, transformers.pytorch_utils.Conv1D)
         self._assistant: Any = None
         if method.startswith("assisted"):
+            # Not above: plain decoding starts without JAX.
+            from specdec.checkpoints import read_config
+
             self._assistant = read(workload.draft)
             if read_config(str(workload.draft)).encoding_width is not None:
                 self._start_from_encoding()
@@ -74,6 +76,8 @@ class System:
 
     def _start_from_encoding(self) -> None:
         """Lets the assistant's encoder add the target's latest encoding."""
+        from specdec.checkpoints import open_huggingface
+
         _, params = open_huggingface(str(self.workload.draft), self.workload.dtype)
         kernel = np.asarray(params["encoder"]["input_projection"]["kernel"], np.float32)
         projection = self._torch.tensor(kernel, dtype=self._model.dtype)

@@ -19,13 +19,14 @@ from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.options import Method
 from specdec.decoding.target import LoadedTarget
+from specdec.drafters.copying import Copying
 from specdec.drafters.model import model_draft
 from specdec.drafters.quantized import Quantized
 from specdec.load import load_pair
 from specdec.models.base import LoadedModel
 from specdec.models.products.quantized import GROUP
 from specdec.models.transformer.model import TransformerModel
-from specdec.reproduce.benchmarks.workload import Workload
+from specdec.reproduce.benchmarks.contract import Workload
 from specdec.testing.forced import ForcedAcceptance
 from specdec.types import Params, SamplingConfig
 
@@ -107,11 +108,12 @@ def pair_of(workload: Workload, variant: Variant) -> Pair:
       WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
     """
     source, draft = workload.target, workload.draft
-    if not isinstance(source, str) and not isinstance(draft, str):
+    if not isinstance(source, str) and draft is not None and not isinstance(draft, str):
         workload.require(variant.weights is None, "its weights must be exported for other formats")
         return random_pair(source, draft, workload.dtype, workload.seed, variant)
+    other = Copying() if draft is None else str(draft)
     pair = load_pair(
-        target=str(source), draft=Quantized() if variant.quantized else str(draft),
+        target=str(source), draft=Quantized() if variant.quantized else other,
         dtype=workload.dtype, weights="int8" if variant.weights == "int8" else None,
     )  # fmt: skip
     if variant.weights == "float32":

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from specdec.checkpoints import load_huggingface
 from specdec.checkpoints.architectures import is_t5
 from specdec.decoding.batches import bucket, input_bucket
-from specdec.reproduce.benchmarks.workload import Workload
+from specdec.reproduce.benchmarks.contract import Workload
 
 
 def import_t5x(path: str | None):

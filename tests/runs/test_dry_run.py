@@ -88,7 +88,7 @@ def test_parameters_of_public_checkpoints(name, total, step):
 @pytest.mark.parametrize("variant", [*TINY_BART, *TINY_ROTARY])
 def test_parameters_are_those_of_the_models_arrays(variant):
     config = EVERY[variant]
-    model, params = decode_model(config), random_params(config, 0)
+    model, params = decode_model(config, "in_out"), random_params(config, 0)
     read = model.step_params(model.pack(params))
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, read)]
     assert [*count_parameters(config)] == sizes

@@ -39,12 +39,10 @@ class PackedNorm:
 
 @pytree
 class PackedLayer:
-    """One layer; kernels in the model's layout. What its stack has not is None.
+    """One layer; kernels in the model's layout. What its stack has not is None."""
 
-    Where norms are after parts, the first layer's ``self_norm`` is filler: nothing is before it.
-    """
-
-    self_norm: PackedNorm
+    # Of a first layer with norms after parts None, or filler in a stack: nothing is before it.
+    self_norm: PackedNorm | None
     self_qkv: Kernel  # D -> (R + 2) J
     qkv_bias: Float[Array, "r+2 j"] | None
     self_out: Kernel  # I -> D

@@ -152,11 +152,14 @@ class Packer:
         return self.vector(name, rows[0].__array_namespace__().stack(rows))
 
     def layer(
-        self, name: str, layer: Tree, norms: Sequence[PackedNorm], fuse: Callable[..., Kernel]
-    ) -> PackedLayer:
+        self, name: str, layer: Tree, norms: Sequence[PackedNorm | None],
+        fuse: Callable[..., Kernel],
+    ) -> PackedLayer:  # fmt: skip
         """One layer; ``norms`` are those before its parts, of which a decoder may have three."""
         cfg, stack = self.config, self.config.stacks[name]
         own_name = tree.self_attention(stack, name)
+        *_, mlp_norm = norms
+        assert mlp_norm is not None
         own, mlp, cross = layer[own_name], layer["mlp"], layer.get("encoder_decoder_attention")
         wi = ("wi_0", "wi_1") if stack.gated else ("wi",)
         post: dict[str, Any] = {}
@@ -187,7 +190,7 @@ class Packer:
             qkv_bias=qkv_bias,
             self_out=fuse("self_out", own["out"]["kernel"]),
             out_bias=self.bias("out_bias", own["out"]),
-            mlp_norm=norms[-1],
+            mlp_norm=mlp_norm,
             wi=fuse("wi", *(mlp[each]["kernel"] for each in wi)),
             wi_bias=self.bias("wi_bias", mlp[wi[0]]),
             wo=fuse("wo", mlp["wo"]["kernel"]),
@@ -204,8 +207,9 @@ class Packer:
         parts = [tree.self_attention(stack, name), *["cross_attention"] * crosses, "mlp"]
         norms = [self.norm(layer[tree.norm(cfg, part)]) for layer in layers for part in parts]
         after = stack.norm.place == "after"
-        filler = jax.tree.map(lambda leaf: 0 * leaf, norms[:1])
-        before, count = filler * after + norms, len(parts)
+        # Nothing is before the first part; but stacks are of layers that all have the same.
+        none = jax.tree.map(lambda leaf: 0 * leaf, norms[0]) if self.store.stacked else None
+        before, count = [none] * after + norms, len(parts)
         found = (
             self.layer(name, layer, before[i * count :][:count], fuse)
             for i, layer in enumerate(layers)

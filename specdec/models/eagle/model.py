@@ -91,7 +91,7 @@ class EagleModel:
             return store.kernel(packer.stored(packer.put(params[name], ("embed", "embed"))))
 
         stack = packer.stack("decoder", params, packer.decoder_kernel)
-        return jax.device_put(PackedEagle(
+        return packer.placed(PackedEagle(
             kernel("state_in"), kernel("token_in"), stack["layers"], stack["relpos"],
             stack["final_norm"], kernel("out"),
             cross_kv=packer.cross_kv(params["decoder"])[0] if self.config.reads_encoding else None,

@@ -163,7 +163,7 @@ class TransformerModel:
         logits, bias, generated = packer.logits(params, output_tokens)
         if narrow and not all_finite(logits):
             return self.restricted(packed, params, output_tokens, None)
-        return jax.device_put(
+        return packer.placed(
             dataclasses.replace(packed, logits=logits, logits_bias=bias, output_tokens=generated)
         )
 

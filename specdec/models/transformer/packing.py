@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,7 @@ from specdec.models.transformer.packed import (
 )
 from specdec.types import AnyArray, Params
 
+T = TypeVar("T")
 Tree: TypeAlias = Mapping[str, Any]  # Of a checkpoint's parameters: Flax's nested dicts.
 Leaf: TypeAlias = Array | np.ndarray | Readable
 
@@ -88,6 +89,10 @@ class Packer:
         if self.store.stacked and not isinstance(array, jax.Array):
             return np.asarray(array)
         return place(array, axes, self.partitioning)
+
+    def placed(self, packed: T) -> T:
+        """What was packed on the host on its device; all else is on its devices already."""
+        return jax.device_put(packed) if self.store.stacked else packed
 
     def stored(self, array: AnyArray) -> AnyArray:
         """A decoder's kernel or an embedding, in its own bits or fewer."""
@@ -324,7 +329,7 @@ def pack(
             projection = packer.encoder_kernel("input_projection", kernel)
         stack = packer.stack("encoder", params, packer.encoder_kernel)
         encoder = PackedEncoder(own, **stack, input_projection=projection)
-    return jax.device_put(PackedTransformer(
+    return packer.placed(PackedTransformer(
         encoder=encoder, embedding=embedding, cross_kv=cross_kv, kv_bias=kv_bias,
         **packer.stack("decoder", params, packer.decoder_kernel),
         logits=logits, logits_bias=bias, output_tokens=generated,

@@ -56,9 +56,9 @@ class Decoder:
     kind: object
     gamma: int
 
-    def lower(self, batch):
+    def programs(self, batch):
         seconds = self.kind.compiling(f"gamma {self.gamma}" if self.gamma else PLAIN)
-        return Compiling(self.kind.clock, seconds)
+        return [Compiling(self.kind.clock, seconds)]
 
     def decode(self, batch, *, limit=None):
         tokens = min(batch.tokens, limit or batch.tokens)

@@ -199,7 +199,7 @@ def test_point_masses_where_the_verifier_takes_no_others(models, drafts):
     ids = Pair(models[0], drafts["copying"], None).token_ids(TEXTS, max_input_len=16)
     batch = next(make_batches(ids, 1, models[0].model))
     for decoder in kind.probes().values():
-        decoder.lower(batch)
+        decoder.programs(batch)
 
 
 # With generate: real programs, times that are made up.

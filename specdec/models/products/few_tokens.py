@@ -22,7 +22,7 @@ They need :data:`specdec.core.compilation.CPU_OPTIONS`: without, results are the
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -134,9 +134,11 @@ def scores(
 ) -> Float[Array, "b h t m"]:
     """query keys.T for each row and head, in float32."""
     count = query.shape[2]
-    if not 1 < count <= _FEW:  # For one token XLA's product is the faster one.
+    if count > _FEW:
         return plain.scores(query, keys)
     query = _barrier(query)
+    if count == 1:
+        return _in_halves(lambda keys: (keys, query), keys, 2, 3)[:, :, None]
     return jnp.stack(_sums([(keys, query[:, :, t, None, :]) for t in range(count)], 3), axis=2)
 
 
@@ -145,11 +147,29 @@ def mix(
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head."""
     count = weights.shape[2]
-    if not 1 < count <= _FEW:
+    if count > _FEW:
         return plain.mix(weights, values)
     weights = _barrier(weights)
+    if count == 1:
+        columns = weights.swapaxes(2, 3)
+        found = _in_halves(lambda values: (values, columns), values, 3, 2)
+        return found[:, :, None].astype(values.dtype)
     sums = _sums([(values, weights[:, :, t, :, None]) for t in range(count)], 2)
     return jnp.stack(sums, axis=2).astype(values.dtype)
+
+
+def _in_halves(
+    pair: Callable[[Array], tuple[Array, Array]], whole: Array, axis: int, over: int
+) -> Array:
+    """Sums over an axis with both halves of an array along another one, for one token.
+
+    XLA leaves a reduction of two operands whole, and it reads a layer of a stack where that lies.
+    """
+    count = whole.shape[axis]
+    size = -(-count // 2)
+    halves = (jax.lax.slice_in_dim(whole, i, i + size, axis=axis) for i in (0, count - size))
+    first, last = _sums([pair(half) for half in halves], over)
+    return jnp.concatenate([first, last[:, :, 2 * size - count :]], axis=2)  # They may overlap.
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:

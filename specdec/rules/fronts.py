@@ -88,15 +88,14 @@ def fronts_of(
 def _left(spelling: Spelling, known: str) -> tuple[list[Left], np.ndarray]:
     """Texts that may be left, and the automaton over bytes that finds them; [S], and [S, 257]."""
     strips, dropped = spelling.finish.strips, spelling.broken == "dropped"
-    utf8 = Utf8(known + WHITESPACE if strips else known)
+    utf8 = Utf8(known + WHITESPACE if strips else known, dropped)
 
     def after(left: Left, byte: int) -> Left:
         text, pending, torn = left
         if torn:
             return True, b"", byte != CUT
         letters, pending = utf8.decoded(pending, byte)
-        shown = whole(letters) if dropped else letters
-        text = text or bool(shown.strip() if strips else shown)
+        text = text or bool(letters.strip() if strips else letters)
         if spelling.broken == "run" and letters != whole(letters) and byte != CUT:
             return text, b"", True
         return text, pending, False

@@ -86,9 +86,7 @@ class Replaced:
 
     def after(self, state: Any, letter: str) -> Any:
         inner, text = state[0], state[1] + letter
-        at = 0
-        while not self.old.startswith(text[at:]):
-            at += 1
+        at = next(i for i in range(len(text) + 1) if self.old.startswith(text[i:]))
         passed, held = (self.new, "") if text == self.old else (text[:at], text[at:])
         return _read(self.inner, inner, passed), held
 
@@ -122,13 +120,15 @@ class Utf8:
     """UTF-8 that knows some characters; all others count as one.
 
     Attributes:
+      dropped: whether bytes of no character are left out.
       letters: a byte of each kind, and :data:`CUT`; all bytes of a kind do the same.
       kinds: [257] the kind of each byte.
     """
 
-    def __init__(self, characters: Iterable[str]):
+    def __init__(self, characters: Iterable[str], dropped: bool = False):
+        self.dropped = dropped
         known = [each.encode("utf-8") for each in {*characters}]
-        self._begun = {each[:size] for each in known for size in range(len(each))}
+        self._begun = {b"", *(each[:size] for each in known for size in range(len(each)))}
         # The first byte of a character that is not known, if there is one in 0xF1..0xF3.
         unused = {0xF1, 0xF2, 0xF3}.difference(each[0] for each in known)
         self._other = bytes([*unused, 0xF1][:1]) + b"\x80\x80"
@@ -142,39 +142,37 @@ class Utf8:
         """The characters that are whole behind a byte, and the bytes of one that is not.
 
         Bytes of no character are lone surrogates, as "surrogateescape" makes them. Bytes of a
-        character that is not known may be those of another one.
+        character that is not known may be those of another one. They already count as one if
+        nothing is dropped: whatever follows, something unknown is shown.
         """
         decoder = _DECODER("surrogateescape")
-        if byte == CUT:
-            return decoder.decode(pending, True), b""
-        text = decoder.decode(pending + bytes([byte]))
+        text = decoder.decode(pending + bytes([byte][: byte < CUT]), byte == CUT)
         pending = decoder.getstate()[0]
         if b"\xed\xa0" <= pending < b"\xee":  # A surrogate's, whose last byte Python waits for.
             text, pending = text + decoder.decode(b"", True), b""
-        if pending and pending not in self._begun and pending not in _NARROW:
+        unknown = pending not in self._begun
+        if unknown and pending not in _NARROW:
             missing = bisect_right(_LEADS, pending[0]) + 1 - len(pending)
             pending = self._other[: 4 - missing]
-        return text, pending
+        return whole(text) if self.dropped else text + UNKNOWN * unknown, pending
 
 
 class Decoded:
     """Reads bytes, by characters. A state also has the bytes of one that is not whole."""
 
-    def __init__(self, inner: Reader, utf8: Utf8, dropped: bool):
-        self.inner, self.utf8, self.dropped = inner, utf8, dropped
+    def __init__(self, inner: Reader, utf8: Utf8):
+        self.inner, self.utf8 = inner, utf8
 
     def start(self, fresh: bool) -> Any:
         return self.inner.start(fresh), b""
 
     def after(self, state: Any, letter: int) -> Any:
         text, pending = self.utf8.decoded(state[1], letter)
-        if self.dropped:
-            text = whole(text)
         return _read(self.inner, state[0], text), pending
 
     def found(self, state: Any) -> bool:
         inner, pending = state
-        if pending and not self.dropped:
+        if pending and not self.utf8.dropped:
             inner = self.inner.after(inner, UNKNOWN)
         return self.inner.found(inner)
 
@@ -246,11 +244,9 @@ def finder_of(strings: Sequence[str], spelling: Spelling) -> Least:
         reader = Least(Replaced(reader, old, new), letters)
     if finish.strips:
         reader = Least(Stripped(reader), letters)
-    utf8 = Utf8(known)
-    if spelling.broken == "run":
-        return Least(InRuns(reader, utf8), utf8.letters, utf8.kinds)
-    dropped = spelling.broken == "dropped"
-    return Least(Decoded(reader, utf8, dropped), utf8.letters, utf8.kinds)
+    utf8 = Utf8(known, spelling.broken == "dropped")
+    by_characters = (InRuns if spelling.broken == "run" else Decoded)(reader, utf8)
+    return Least(by_characters, utf8.letters, utf8.kinds)
 
 
 class Least:
@@ -306,14 +302,9 @@ def explored(
     numbers = {state: i for i, state in enumerate(dict.fromkeys(starts))}
     states, steps = [*numbers], []
     for state in states:  # It grows.
-        row = []
-        for letter in letters:
-            behind = after(state, letter)
-            if behind not in numbers:
-                numbers[behind] = len(states)
-                states.append(behind)
-            row.append(numbers[behind])
-        steps.append(row)
+        row = [after(state, letter) for letter in letters]
+        states += [behind for behind in dict.fromkeys(row) if behind not in numbers]
+        steps.append([numbers.setdefault(behind, len(numbers)) for behind in row])
         if len(states) * len(letters) > MOST_STEPS:
             raise TooManyStates
     return states, np.array(steps, np.int32)
@@ -331,14 +322,14 @@ def least(steps: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Returns:
       [S] the class of each state, and [C] the first state of each class.
     """
-    columns = np.unique(steps, axis=1)  # Letters that do the same everywhere count once.
-    kinds = np.unique(labels, return_inverse=True)[1]
+    kinds, count = labels, 0
     while True:
-        finer = np.column_stack([kinds, kinds[columns]]).astype(np.int32)
-        _, first, finer = np.unique(finer, axis=0, return_index=True, return_inverse=True)
-        if finer.max() == kinds.max():
-            return finer.reshape(-1), first
-        kinds = finer.reshape(-1)
+        rows = np.column_stack([kinds, kinds[steps]]).astype(np.int32)
+        numbers: dict[bytes, int] = {}
+        kinds = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows])
+        if len(numbers) == count:
+            return kinds, np.unique(kinds, return_index=True)[1]
+        count = len(numbers)
 
 
 def walked(
@@ -353,13 +344,21 @@ def walked(
       starts: the states to begin with; None for all.
     """
     begin = np.arange(len(steps)) if starts is None else starts
-    table = np.repeat(begin.astype(np.int32)[:, None], len(pieces), axis=1)
-    lengths = np.array([*map(len, pieces)])
-    for length in sorted({*lengths.tolist()}):
-        tokens = np.flatnonzero((lengths == length) & (apart | (length > 0)))
-        cut, spelt = apart[tokens], b"".join(pieces[token] for token in tokens.tolist())
-        state = np.where(cut, steps[begin, CUT][:, None], begin[:, None])
-        for column in np.frombuffer(spelt, np.uint8).reshape(len(tokens), length).T:
-            state = steps[state, column]
-        table[:, tokens] = np.where(cut, steps[state, CUT], state)
-    return table
+    cuts = [chr(CUT) * cut for cut in apart.tolist()]
+    spelt = [f"{cut}{each.decode('latin-1')}{cut}" for each, cut in zip(pieces, cuts, strict=True)]
+    letters = np.frombuffer("".join(spelt).encode("utf-32-le"), np.uint32).astype(np.intp)
+    lengths = np.array([*map(len, spelt)])
+    firsts = np.cumsum(lengths) - lengths
+    flat = steps.T.reshape(-1)
+    # Tokens that begin the same go the same way: the number of each one's beginning, and where
+    # each beginning leads.
+    numbers, behind = np.zeros(len(pieces), np.intp), begin[None].astype(np.int32)
+    table = np.repeat(behind, len(pieces), axis=0)
+    for place in range(lengths.max()):
+        tokens, ended = np.flatnonzero(lengths > place), np.flatnonzero(lengths == place + 1)
+        keys = numbers[tokens] * (CUT + 1) + letters[firsts[tokens] + place]
+        keys, numbers[tokens] = np.unique(keys, return_inverse=True)
+        before, letter = np.divmod(keys, CUT + 1)
+        behind = flat.take(behind[before] + letter[:, None] * len(steps))
+        table[ended] = behind[numbers[ended]]
+    return table.T

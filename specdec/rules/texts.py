@@ -24,6 +24,7 @@ from specdec.rules.spelling import UNKNOWN, check_followed
 from specdec.types import AnyArray
 
 MOST_BYTES = 2**28  # Of a table.
+MOST_AT_ONCE = 2**22  # Bytes of it that are made at once: larger arrays are slow to get.
 
 
 @pytree
@@ -105,9 +106,10 @@ def text_table(name: str, strings: Sequence[str], target: RuleTarget) -> TextTab
             f"{size / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} are allowed: give fewer "
             "strings."
         )
-    numbers = np.where(ends, found, np.cumsum(~ends) - 1)
+    numbers = np.where(ends, found, np.cumsum(~ends) - 1).astype(np.int32)
     table = np.full((found + 1, columns), found, np.int32)
-    table[:fresh] = numbers[walked(steps, spelling.pieces, spelling.apart, kept)]
+    for some in np.array_split(kept, 1 + size // MOST_AT_ONCE):
+        table[numbers[some]] = numbers[walked(steps, spelling.pieces, spelling.apart, some)]
     first = walked(steps, spelling.first, spelling.apart, np.array([finder.start(fresh=True)]))
     table[fresh] = np.where(spelling.silent, fresh, numbers[first[0]])
     # The token that ends an output shows nothing.

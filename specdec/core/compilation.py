@@ -119,9 +119,7 @@ class DecodeJit(Generic[_Arguments, _Result]):
 
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         kept, shapes = self._kept(args, kwargs)
-        if shapes in kept.shapes:
-            return kept.jitted(*args, **kwargs)
-        with announced(self.what):
+        with contextlib.nullcontext() if shapes in kept.shapes else announced(self.what):
             result = kept.jitted(*args, **kwargs)
         kept.shapes.add(shapes)
         _drop_oldest()

@@ -97,7 +97,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         prompt, row_ids = self.target.place_rows((batch.prompt, batch.row_ids))
         return self.loop_params, prompt, row_ids, self.max_decode_len, seed_words(self.seed)
 
-    def programs(self, batch: Batch, *, trace: bool = False) -> tuple[Program, Program]:
+    def programs(self, batch: Batch, *, trace: bool = False) -> tuple[Program, ...]:
         """The programs with which :meth:`decode` begins, to be compiled in any thread.
 
         Raises:
@@ -105,8 +105,10 @@ class LoopDecoder(abc.ABC, Generic[R]):
         """
         return self._programs(self.arguments(batch), trace)
 
-    def _programs(self, arguments: Arguments, trace: bool) -> tuple[Program, Program]:
+    def _programs(self, arguments: Arguments, trace: bool) -> tuple[Program, ...]:
         start = self._start(arguments, trace)
+        if self.target.partitioning is not None:
+            return (start,)  # Only its result says how it lies on the mesh.
         return start, loops.resume.program(
             self.loop, arguments[0], start.traced.out_info, loops.UNLIMITED,
             output_bucket=self.first_bucket, size=self.output_bucket,
@@ -151,7 +153,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         capacity, blocks = self.first_bucket, loops.UNLIMITED
         if looks := often or seconds is not None:
             blocks = 1
-        if where is None and not self._start(arguments, trace).compiled:
+        if not self._start(arguments, trace).compiled:
             compile_together(self._programs(arguments, trace))
         state = loops.start(loop, params, *given, output_bucket=capacity, trace=trace)
         while True:

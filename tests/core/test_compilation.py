@@ -1,12 +1,14 @@
 """A process keeps a bounded number of programs, and loses no result by it."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec.core import compilation
-from specdec.core.compilation import decode_jit, num_programs
+from specdec.core.compilation import compile_together, decode_jit, num_programs
 
 
 @pytest.fixture
@@ -73,3 +75,33 @@ def test_inside_another_program_it_is_a_part_of_that(times):
     before = num_programs()
     assert float(jax.jit(lambda x: times.function(x, 3))(jnp.float32(2))) == 6
     assert num_programs() == before
+
+
+def test_programs_that_were_compiled_ahead_go_too(times, traces):
+    x = jnp.arange(3.0)
+    for factor in (2, 3, 4):
+        ahead = times.program(jax.ShapeDtypeStruct(x.shape, x.dtype), factor)
+        assert not ahead.compiled
+        compile_together([ahead])
+        assert ahead.compiled
+        np.testing.assert_array_equal(times(x, factor), factor * np.arange(3))
+        assert kept() <= 2
+    assert [factor for _, factor, _ in traces] == [2, 3, 4], "the calls traced nothing"
+
+
+def test_what_takes_long_is_said_once(monkeypatch):
+    said = []
+    monkeypatch.setattr(compilation, "say", said.append)
+    monkeypatch.setattr(compilation, "ANNOUNCED", 0.01)
+
+    @decode_jit(what="a slow one")
+    def slow(x):
+        time.sleep(0.1)
+        return x + 1
+
+    assert (float(slow(1.0)), float(slow(2.0))) == (2, 3)
+    assert len(said) == 1
+    assert said[0].startswith("Compiling a slow one.")
+    monkeypatch.setattr(compilation, "ANNOUNCED", 60.0)
+    slow(jnp.ones(3))
+    assert len(said) == 1

@@ -213,8 +213,8 @@ class Packer:
         norms = [self.norm(layer[tree.norm(cfg, part)]) for layer in layers for part in parts]
         after = stack.norm.place == "after"
         # Nothing is before the first part; but stacks are of layers that all have the same.
-        none = jax.tree.map(lambda leaf: 0 * leaf, norms[0]) if self.store.stacked else None
-        before, count = [none] * after + norms, len(parts)
+        none = jax.tree.map(lambda leaf: 0 * leaf, norms[:1]) if self.store.stacked else [None]
+        before, count = none * after + norms, len(parts)
         found = (
             self.layer(name, layer, before[i * count :][:count], fuse)
             for i, layer in enumerate(layers)

@@ -54,7 +54,7 @@ def kept() -> bool:
 
 
 def _problem(directory: Path) -> str | None:
-    """What is wrong with a directory for programs, which are run as they are; it is made."""
+    """The fault of a directory for programs, which are run as they are; it is made if need be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()

@@ -1,4 +1,4 @@
-"""What the kernels of ``fused.py`` compute, in Pallas on Triton.
+"""Programs of the kernels of ``fused.py``, in Pallas on Triton.
 
 Each program of a product computes some of its columns for all tokens, so that a kernel's weights
 are read once. Each program of an attention is one row's and one head's. What is in which program,

@@ -91,7 +91,7 @@ class Packer:
         return place(array, axes, self.partitioning)
 
     def placed(self, packed: T) -> T:
-        """What was packed on the host on its device; all else is on its devices already."""
+        """A tree that was packed on the host, on its device; all others are there already."""
         return jax.device_put(packed) if self.store.stacked else packed
 
     def stored(self, array: AnyArray) -> AnyArray:

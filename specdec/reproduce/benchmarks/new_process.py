@@ -55,11 +55,11 @@ def start(
 
 
 def main() -> None:
-    """Does what stdin asks for; an error is told, too."""
-    with os.fdopen(os.dup(1), "w") as told:
+    """Runs what stdin asks for; an error is reported, too."""
+    with os.fdopen(os.dup(1), "w") as steps:
 
         def tell(step: str, **more: Any) -> None:
-            print(json.dumps({"step": step, **more}), file=told, flush=True)
+            print(json.dumps({"step": step, **more}), file=steps, flush=True)
 
         name, workload, lengths, options = pickle.load(sys.stdin.buffer)
         worker.begin(options["threads"])

@@ -118,8 +118,8 @@ def measure(
                         found[name, what].append(_run(name, workload, lengths, options, folder))
                     progress.add()
         absent = [
-            Start(name, None, told["absent"]["why"])
-            for name, told in befores.items() if "absent" in told
+            Start(name, None, steps["absent"]["why"])
+            for name, steps in befores.items() if "absent" in steps
         ]  # fmt: skip
         return [_start(*way, runs, reference) for way, runs in found.items()] + absent
 
@@ -155,13 +155,13 @@ def _run(
     name: str, workload: Workload, lengths: Sequence[int] | None, options: Mapping[str, Any],
     kept: Path,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """What a new process told at each step, and "at" how many seconds.
+    """Reports of a new process, one a step, with "at" how many seconds.
 
     Args:
       kept: where it finds what an earlier process left, and leaves it.
     """
     order = pickle.dumps((name, workload, lengths, {**options, "kept": str(kept)}))
-    told: dict[str, dict[str, Any]] = {}
+    steps: dict[str, dict[str, Any]] = {}
     begun = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-m", new_process.__name__], env=_environment(kept),
@@ -174,13 +174,13 @@ def _run(
         for line in process.stdout:
             at = time.perf_counter() - begun
             answer = json.loads(line)
-            told[answer["step"]] = {"at": at, **answer}
-    if "failed" in told:
-        raise RuntimeError(f"{name}: {told['failed']['why']}")
-    if not {"absent", new_process.STEPS[-1]} & told.keys():
+            steps[answer["step"]] = {"at": at, **answer}
+    if "failed" in steps:
+        raise RuntimeError(f"{name}: {steps['failed']['why']}")
+    if not {"absent", new_process.STEPS[-1]} & steps.keys():
         raise RuntimeError(f"{name}: its process ended")
     time.sleep(REST_SECONDS)
-    return told
+    return steps
 
 
 def numbers(starts: Sequence[Start]) -> list[dict[str, Any]]:

@@ -74,10 +74,10 @@ def asked(monkeypatch):
             return {"absent": {"at": 0.1, "why": "not installed"}}
         slow = 2.0 if name == PEER else 1.0
         times = dict(zip(new_process.STEPS, (0.25, 0.75, 1.0, 1.5, 1.5 + slow), strict=True))
-        told = {step: {"at": at} for step, at in times.items()}
-        told["loaded"]["versions"] = {"x": "1"}
-        told["all"]["tokens"] = TOKENS
-        return told
+        steps = {step: {"at": at} for step, at in times.items()}
+        steps["loaded"]["versions"] = {"x": "1"}
+        steps["all"]["tokens"] = TOKENS
+        return steps
 
     monkeypatch.setattr(starts, "_run", run)
     return calls
@@ -141,14 +141,14 @@ def test_a_process_takes_all_steps(natural, tmp_path):
         params = random_params(TINY["v1.1"], seed)
         save_huggingface(tmp_path / role, TINY["v1.1"], jax.device_get(params))
     where = {role: str(tmp_path / role) for role in ("target", "draft")}
-    told = {}
+    steps = {}
     new_process.start(
         PLAIN, dataclasses.replace(natural, **where), None, {"threads": 1},
-        lambda step, **more: told.update({step: more}),
+        lambda step, **more: steps.update({step: more}),
     )  # fmt: skip
-    assert tuple(told) == new_process.STEPS
-    assert all(told["all"]["tokens"])
-    assert "jax" in told["loaded"]["versions"]
+    assert tuple(steps) == new_process.STEPS
+    assert all(steps["all"]["tokens"])
+    assert "jax" in steps["loaded"]["versions"]
 
 
 def test_a_process_that_fails_says_why(natural, tmp_path):

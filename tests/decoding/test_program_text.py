@@ -1,4 +1,4 @@
-"""What a compiled decode does, by its text: a step writes into its caches, and copies nothing.
+"""The text of a compiled decode: a step writes into its caches, and copies nothing.
 
 And how much text there is: it does not grow with the layers, and has a budget.
 """

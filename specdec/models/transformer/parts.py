@@ -264,7 +264,7 @@ class Parts:
             keys, values = (kv.with_layer(a, number, b) for a, b in zip(caches, own, strict=True))
             return h, (keys, values)
         query, key, value = self.queries_keys_values(layer, x, view.by)
-        heads = kv.of_layer(caches[0], number).shape[1]
+        heads = jax.tree.leaves(caches[0])[0].shape[-3]
         keys, values = (
             kv.write(a, number, attention.entries(b, heads), at)
             for a, b in zip(caches, (key, value), strict=True)

@@ -1,5 +1,6 @@
-"""What every system of a benchmark is given. It imports no library: a system's process is to know
-only the libraries of that system.
+"""The contract of a benchmark with every system.
+
+It imports no library: a system's process is to know only the libraries of that system.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specdec.checkpoints.generation_options import advice_on
-from specdec.data.inputs import Prefix, Text, prefix_ids, text_ids
+from specdec.data.inputs import Prefix, Text, encodings, prefix_ids, text_ids
 from specdec.decoding.batch_decoder import BatchDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
@@ -55,10 +55,11 @@ class Pair:
 
     def generate(
         self,
-        texts: Iterable[Text],
+        texts: Iterable[Text] = (),
         decoding: Decoding | None = None,
         *,
         prefix: Prefix | None = None,
+        encoded: Sequence[np.ndarray] | None = None,
         trace: bool = False,
         **options: Any,
     ) -> GenerateOutput:
@@ -69,11 +70,14 @@ class Pair:
 
         Args:
           texts: strings, or token ids as the model reads them: nothing is put around these, so an
-            encoder's end with EOS where its tokenizer ends texts so; any iterable of them.
+            encoder's end with EOS where its tokenizer ends texts so; any iterable of them. Of a
+            model that listens, features of sound [frames, mel bins].
           decoding: how to decode; the defaults of :class:`specdec.Decoding` if None.
           prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with
             one for each. It is not part of the output and has at most max_input_len tokens.
+          encoded: the target's encoder's output for each text, [S, D], or what another encoder made
+            in its place. Then ``texts`` may be left out, unless the draft has an encoder of its own.
           trace: return the blocks of every row.
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
             ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
@@ -92,17 +96,37 @@ class Pair:
             raise ValueError("Beam search has no blocks: leave trace out.")
         sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
         ids = self.token_ids(texts, **sizes, truncate=decoding.truncate)
+        if encoded is not None:
+            ids = ids or self._not_read(len(encoded), decoding)
+            encoded = encodings(encoded, len(ids), self.target.encoding_width)
         prefixes = self.prefix_ids(prefix, len(ids), **sizes)
         choice = None
         if decoding.to_choose:
             if ids:
                 choice = choose(self.target, self.draft, decoding, ids, prefixes)
             decoding = decoding.with_shape(choice and choice.shape)
-        batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes)
+        batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes, encoded)
         decoder = build(self.target, self.draft, decoding)
         results = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
         found = GenerateOutput.of(self.texts, decoding, decoder, len(ids), results)
         return dataclasses.replace(found, choice=choice)
+
+    def _not_read(self, count: int, decoding: Decoding) -> list[np.ndarray]:
+        """Inputs in whose place encodings are given.
+
+        Raises:
+          ValueError: the draft would have to read them, or "auto" would.
+        """
+        model, draft = self.target.model, self.draft.model
+        if decoding.to_choose:
+            raise ValueError('"auto" decodes some of the texts: give texts beside encoded.')
+        if decoding.guesses and draft is not None and draft.model.encodes(draft.params):
+            raise ValueError(
+                f"The draft ({draft.source}) has an encoder of its own: give texts beside encoded."
+            )
+        shape = model.input_shape
+        nothing = np.zeros(0, np.int32) if shape is None else np.zeros((0, shape[1]), np.float32)
+        return [nothing] * count
 
     def stream(
         self, text: Text, decoding: Decoding | None = None, *, prefix: Prefix | None = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.core.fields import ABOVE_0, Real, Whole, checked
 from specdec.core.pytrees import pytree, static_field
@@ -95,23 +95,44 @@ class Sampling:
 
 
 @pytree
+class Encoding:
+    """An encoder's output, computed before.
+
+    Attributes:
+      output: [B, S, D].
+      lengths: [B] how many of the states a row has; the rest is filler.
+    """
+
+    output: Float[AnyArray, "b s d"]
+    lengths: Int[AnyArray, " b"]
+
+
+@pytree
 class Prompt:
-    """Tokens that a batch of rows is decoded from.
+    """What a batch of rows is decoded from: an encoder's inputs, and the decoder's first tokens.
 
     Lengths are given, never found by comparing with a padding id: some models pad with EOS.
 
     Attributes:
-      inputs: [B, S] the encoder's tokens, S = 0 for a decoder-only model.
+      inputs: [B, S] the encoder's tokens, S = 0 for a decoder-only model; or [B, S, M] features.
       input_lengths: [B] how many of them a row has; the rest is filler.
       prefix: [B, P] the decoder's first tokens, P >= 1: a start token, or a decoder-only model's
         prompt. None of them is output.
       prefix_lengths: [B], in 1..P.
+      encoding: the target's, which then does not encode; None to encode ``inputs``. A draft with an
+        encoder of its own reads ``inputs`` all the same.
     """
 
-    inputs: Int[AnyArray, "b s"]
+    inputs: Shaped[AnyArray, "b s ..."]
     input_lengths: Int[AnyArray, " b"]
     prefix: Int[AnyArray, "b p"]
     prefix_lengths: Int[AnyArray, " b"]
+    encoding: Encoding | None = None
+
+    @property
+    def tokens(self) -> Int[AnyArray, "b s"]:
+        """The inputs that are tokens; [B, 0] where they are features."""
+        return self.inputs if self.inputs.ndim == 2 else self.inputs[:, :0, 0].astype(np.int32)
 
     @property
     def batch_size(self) -> int:

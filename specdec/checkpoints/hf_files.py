@@ -62,7 +62,9 @@ class Parameter(NamedTuple):
     def turned(self, array: np.ndarray) -> np.ndarray:
         """A file's array as our tree has it, or one of that as files have it."""
         if self.is_transposed:
-            return array.T
+            if array.shape == self.shape:
+                return array.T.reshape(self.stored_shape)
+            return array.reshape(len(array), -1).T
         return array.reshape(self.stored_shape if array.shape == self.shape else self.shape)
 
 

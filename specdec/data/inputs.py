@@ -10,7 +10,7 @@ import numpy as np
 from specdec.models.base import LoadableModel
 from specdec.text.base import Tokenizer
 
-Text = str | Sequence[int]
+Text = str | Sequence[int] | np.ndarray  # Or features [S, M] of an encoder that reads them.
 Prefix = Text | Sequence[Text]  # One for all texts, or one for each.
 
 
@@ -18,7 +18,7 @@ def text_ids(
     text: Text, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int = 0, truncate: bool = False,
 ) -> np.ndarray:  # fmt: skip
-    """Token ids of a text as a model takes it, or the ids that it is given as, checked.
+    """Token ids of a text as a model takes it, or the ids or features that it is given as, checked.
 
     What the tokenizer puts around a text, such as EOS, is included where an encoder reads it. A
     text that the output continues has nothing behind it, and may be empty.
@@ -33,11 +33,71 @@ def text_ids(
       ValueError: naming the text: empty, too long, not a token of the vocabulary, one that stands
         for an image, or a string where there is no vocabulary.
     """
+    if model.input_shape is not None:
+        return _features(text, name, model.input_shape)
     continued = model.reads_prefix
     before = vocabulary.start_ids if continued and vocabulary is not None else ()
     return _ids(
         text, name, vocabulary, model, max_input_len, max_decode_len, continued, before, truncate
     )
+
+
+def _features(given: Any, name: str, shape: tuple[int, int]) -> np.ndarray:
+    """Features of sound, checked.
+
+    Raises:
+      ValueError: they are of another shape than the model reads, or not finite.
+    """
+    if isinstance(given, str) or np.ndim(given) != 2:
+        raise ValueError(
+            f"{name} must be features of sound, an array of {shape[0]} x {shape[1]} (frames x mel "
+            "bins): this model listens. Give sound to transcribe."
+        )
+    features = np.asarray(given, np.float32)
+    frames, bins = features.shape
+    if bins != shape[1]:
+        raise ValueError(
+            f"{name} has {bins} mel bins, and the model reads {shape[1]}: they are another model's "
+            "features. Compute them with this checkpoint's preprocessor_config.json."
+        )
+    if frames != shape[0]:
+        raise ValueError(
+            f"{name} has {frames} frames, and the model reads {shape[0]}, filled up with silence: "
+            "cut or fill it, or give sound to transcribe."
+        )
+    _check_finite(features, name)
+    return features
+
+
+def encodings(given: Sequence[Any], count: int, width: int | None) -> list[np.ndarray]:
+    """Encoder outputs [S, D] for each of ``count`` rows, checked.
+
+    Args:
+      width: D; None for a model without an encoder.
+
+    Raises:
+      ValueError: another number than rows, or one that no encoder of this model can have made.
+    """
+    if width is None:
+        raise ValueError("encoded is what an encoder made, and this model is decoder-only.")
+    if len(given) != count:
+        raise ValueError(f"encoded has {len(given)} entries for {count} texts: give one for each.")
+    found = []
+    for i, each in enumerate(given):
+        states = np.asarray(each, np.float32)
+        if states.ndim != 2 or states.shape[1] != width or not len(states):
+            raise ValueError(
+                f"encoded {i} has shape {states.shape}; it must be an encoder's output, an array "
+                f"of states of width {width}."
+            )
+        _check_finite(states, f"encoded {i}")
+        found.append(states)
+    return found
+
+
+def _check_finite(array: np.ndarray, name: str) -> None:
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} has NaN or infinity: look at what it was computed from.")
 
 
 def prefix_ids(

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.models.base import Model, forced
 from specdec.rules.base import Rule
-from specdec.types import NAN_OF_RULES, NO_TOKEN, AnyArray, Prompt
+from specdec.types import NAN_OF_RULES, NO_TOKEN, AnyArray, Encoding, Prompt
 
 _SMALLEST_BUCKET = 16
 
@@ -75,9 +75,9 @@ class Batch:
     row_ids: np.ndarray  # [B] indices into the texts; -1 for rows that only fill the batch up.
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Batches of the same shape share their programs."""
-        return (*self.prompt.inputs.shape, self.prompt.prefix.shape[1])
+    def shape(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the prompt's arrays; batches of the same ones share their programs."""
+        return tuple(leaf.shape for leaf in jax.tree.leaves(self.prompt))
 
     def row(self, index: int) -> Prompt:
         """The prompt of one row alone."""
@@ -86,41 +86,58 @@ class Batch:
 
 def make_batches(
     ids: Sequence[np.ndarray], batch_size: int, model: Model,
-    prefixes: Sequence[np.ndarray] | None = None,
+    prefixes: Sequence[np.ndarray] | None = None, encodings: Sequence[np.ndarray] | None = None,
 ) -> Iterator[Batch]:  # fmt: skip
     """Rows of the same buckets, ``batch_size`` at a time, the last filled up with empty rows.
 
     Args:
-      ids: token ids of each text.
+      ids: token ids of each text, or features [S, M].
       prefixes: of each text's output, the forced first tokens; those of no tokens share a bucket.
+      encodings: the target's encoder's output for each, [S, D]; None to compute it.
     """
-    by_bucket: dict[tuple[int, int], list[int]] = {}
-    prefixes = [tokens[:0] for tokens in ids] if prefixes is None else prefixes
-    for row, tokens in enumerate(ids):
-        forced_len = len(prefixes[row])
-        sizes = input_bucket(len(tokens)), input_bucket(forced_len) if forced_len else 0
+    by_bucket: dict[tuple[int, int, int], list[int]] = {}
+    nothing = np.zeros(0, np.int32)
+    prefixes = [nothing] * len(ids) if prefixes is None else prefixes
+    for row, given in enumerate(ids):
+        encoded_size = len(encodings[row]) if encodings is not None else 0
+        sizes = _input_size(given), _bucket_or_0(len(prefixes[row])), _bucket_or_0(encoded_size)
         by_bucket.setdefault(sizes, []).append(row)
-    for size, forced_size in sorted(by_bucket):
-        rows = by_bucket[size, forced_size]
+    for size, forced_size, encoded_size in sorted(by_bucket):
+        rows = by_bucket[size, forced_size, encoded_size]
         for start in range(0, len(rows), batch_size):
             chosen = rows[start : start + batch_size]
             row_ids = np.full(batch_size, -1, np.int32)
             row_ids[: len(chosen)] = chosen
-            inputs = _padded(ids, chosen, (batch_size, size), model.pad_id)
-            firsts = _padded(prefixes, chosen, (batch_size, forced_size), model.pad_id)
-            prompt = model.prompt(*inputs)
-            yield Batch(forced(prompt, *firsts) if forced_size else prompt, row_ids)
+            prompt = model.prompt(*_padded(ids, chosen, (batch_size, size), model.pad_id))
+            if forced_size:
+                firsts = _padded(prefixes, chosen, (batch_size, forced_size), model.pad_id)
+                prompt = forced(prompt, *firsts)
+            if encodings is not None:
+                given = Encoding(*_padded(encodings, chosen, (batch_size, encoded_size), 0))
+                prompt = dataclasses.replace(prompt, encoding=given)
+            yield Batch(prompt, row_ids)
+
+
+def _input_size(given: np.ndarray) -> int:
+    """Size of inputs: a bucket of tokens, but features are as many as there are."""
+    return input_bucket(len(given)) if given.ndim == 1 else len(given)
+
+
+def _bucket_or_0(length: int) -> int:
+    return input_bucket(length) if length else 0
 
 
 def _padded(
-    ids: Sequence[np.ndarray], rows: Sequence[int], shape: tuple[int, int], pad_id: int
+    values: Sequence[np.ndarray], rows: Sequence[int], shape: tuple[int, int], pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The chosen rows' tokens in an array of ``shape``, and how many each has."""
-    tokens, lengths = np.full(shape, pad_id, np.int32), np.zeros(shape[0], np.int32)
+    """The chosen rows' tokens or features in an array of ``shape``, and how many each has."""
+    first = values[rows[0]]
+    padded = np.full((*shape, *first.shape[1:]), pad, first.dtype)
+    lengths = np.zeros(shape[0], np.int32)
     for index, row in enumerate(rows):
-        lengths[index] = len(ids[row])
-        tokens[index, : lengths[index]] = ids[row]
-    return tokens, lengths
+        lengths[index] = len(values[row])
+        padded[index, : lengths[index]] = values[row]
+    return padded, lengths
 
 
 def commonest(batches: Sequence[Batch]) -> list[Batch]:

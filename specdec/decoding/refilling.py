@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specdec.decoding.batch_decoder import LoopDecoder
 
 R = TypeVar("R")
-Sizes = tuple[int, int]  # Of a batch's inputs and prefixes.
+Sizes = tuple[tuple[int, ...], ...]  # Of a row's arrays: inputs, prefix and what else it has.
 
 
 class _Rows:
@@ -47,7 +47,7 @@ class _Rows:
         self._count = 0
 
     def sizes(self) -> Sizes | None:
-        """Padded sizes of the next row's inputs and prefix; None where there is no row."""
+        """Shapes of the next row's arrays; None where there is no row."""
         while not self._waiting:
             batch = next(self._batches, None)
             if batch is None:
@@ -56,8 +56,7 @@ class _Rows:
             self._under_way.append((batch, range(self._count, self._count + len(rows))))
             self._count += len(rows)
             self._waiting.extend((batch, int(row)) for row in rows)
-        prompt = self._waiting[0][0].prompt
-        return prompt.inputs.shape[1], prompt.prefix.shape[1]
+        return tuple(shape[1:] for shape in self._waiting[0][0].shape)
 
     def take(self, most: int) -> list[tuple[Batch, int]]:
         """The next rows of the same sizes."""
@@ -92,6 +91,7 @@ class Refilled(Generic[R]):
         self._loop, self._batch_size = decoder.loop, batch_size
         self._groups = ways(decoder.target.partitioning, "batch")
         self._started = 0  # Rows so far.
+        self._form: Any = None  # Dtypes and structure of a prompt.
 
     def decode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, R]]:
         """Yields each batch with its result."""
@@ -107,7 +107,9 @@ class Refilled(Generic[R]):
         tags = np.full(size, -1, np.int32)
         while True:
             following = queue.sizes()
-            joins = following and all(a >= b for a, b in zip(following, sizes, strict=True))
+            joins = following and all(
+                a >= b for a, b in zip(_flat(following), _flat(sizes), strict=True)
+            )
             found = loops.refill(
                 self._loop, self._decoder.loop_params, state, tags, waiting, 1 if joins else size,
                 output_bucket=capacity, size=self._decoder.output_bucket,
@@ -138,6 +140,8 @@ class Refilled(Generic[R]):
         sizes = queue.sizes()
         assert sizes
         rows = queue.take(self._batch_size)
+        leaves, tree = jax.tree.flatten(rows[0][0].prompt)
+        self._form = [leaf.dtype for leaf in leaves], tree
         each = self._batch_size // self._groups
         # As many in each group, but for the last ones.
         indices = np.arange(self._batch_size).reshape(each, self._groups).T.reshape(-1)
@@ -153,17 +157,22 @@ class Refilled(Generic[R]):
 
     def _arguments(self, rows: Sequence[tuple[Batch, int] | None], sizes: Sizes) -> tuple:
         """Arguments that start some rows, filled up with rows that have ended."""
-        count = self._batch_size
-        inputs, prefix = (np.zeros((count, size), np.int32) for size in sizes)
-        prompt = Prompt(inputs, np.zeros(count, np.int32), prefix, np.ones(count, np.int32))
+        count, (dtypes, tree) = self._batch_size, self._form
+        arrays = [np.zeros((count, *size), dtype) for size, dtype in zip(sizes, dtypes, strict=True)]
+        prompt: Prompt = jax.tree.unflatten(tree, arrays)
+        prompt.prefix_lengths[:] = 1
         row_ids = np.full(count, -1, np.int32)
         for index, row in enumerate(rows):
             if row is not None:
                 batch, place = row
                 row_ids[index] = batch.row_ids[place]
-                for name, array in vars(prompt).items():
-                    array[index] = getattr(batch.prompt, name)[place]
+                for array, given in zip(arrays, jax.tree.leaves(batch.prompt), strict=True):
+                    array[index] = given[place]
         return self._decoder.arguments(Batch(prompt, row_ids))
+
+
+def _flat(sizes: Sizes) -> list[int]:
+    return [size for shape in sizes for size in shape]
 
 
 def _stacked(batch: Batch, results: Sequence[Any]) -> Any:

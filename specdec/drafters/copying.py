@@ -76,13 +76,16 @@ class CopyingDrafter:
         # Behind an input the decoder begins with a start token, which is no text.
         first = 1 if prompt.inputs.shape[1] else 0
         prefix, known = prompt.prefix[:, first:], prompt.prefix_lengths - first
+        inputs, given = prompt.tokens, prompt.input_lengths
+        if inputs.shape[1] == 0:  # Features are no tokens.
+            given = jnp.zeros_like(given)
         # A block that crosses the limit is written whole.
-        sizes = prompt.inputs.shape[1], prefix.shape[1]
+        sizes = inputs.shape[1], prefix.shape[1]
         capacity = sum(map(filler.shared, sizes)) + max_len + max(self._depth + 1, self.catch_up)
-        text = jnp.pad(prompt.inputs, ((0, 0), (0, capacity - sizes[0])))
+        text = jnp.pad(inputs, ((0, 0), (0, capacity - sizes[0])))
         if prefix.shape[1]:
-            text = write_at(text, prefix, prompt.input_lengths)
-        length = prompt.input_lengths + known
+            text = write_at(text, prefix, given)
+        length = given + known
         nowhere = jnp.zeros_like(length)
         return CopyingState(text, length, known, nowhere, jnp.tile(nowhere[:, None], self._chains))
 

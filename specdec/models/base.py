@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from specdec.core.topology import CHAIN, Order
 from specdec.models.partitioning import Partitioning
@@ -44,11 +44,11 @@ class Model(Protocol):
         """
         ...
 
-    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+    def prompt(self, tokens: Shaped[AnyArray, "b s ..."], lengths: Int[AnyArray, " b"]) -> Prompt:
         """Token ids of texts as this model takes them: encoder inputs, or the decoder's prefix.
 
         Args:
-          tokens: [B, S], of which the first ``lengths[b]`` of row b count.
+          tokens: [B, S], of which the first ``lengths[b]`` of row b count; or features [B, S, M].
         """
         ...
 
@@ -121,6 +121,11 @@ class LoadableModel(Model, Protocol):
         ...
 
     @property
+    def input_shape(self) -> tuple[int, int] | None:
+        """Frames of sound that an encoder reads, and features of each; None for tokens."""
+        ...
+
+    @property
     def image_ids(self) -> tuple[int, ...]:
         """Tokens that stand for an image, which no text may hold."""
         ...
@@ -141,6 +146,10 @@ class LoadableModel(Model, Protocol):
         """
         ...
 
+    def encodes(self, params: Params) -> bool:
+        """Whether it reads inputs with an encoder of its own, not its target's."""
+        ...
+
     def quantized(
         self, params: Params, bits: int, group: int, *, of_target: bool
     ) -> tuple[LoadableModel, Params]:
@@ -158,8 +167,9 @@ class LoadableModel(Model, Protocol):
 
 
 def prompt_of(
-    tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"], start_id: int, *, reads_prefix: bool
-) -> Prompt:
+    tokens: Shaped[AnyArray, "b s ..."], lengths: Int[AnyArray, " b"], start_id: int, *,
+    reads_prefix: bool,
+) -> Prompt:  # fmt: skip
     """A prompt whose texts are inputs, and the start token its prefix; or they are the prefix.
 
     An empty prefix is the start token.

@@ -45,6 +45,7 @@ class ToyModel:
     reads_prefix: bool = False  # The texts are the prefix, which an empty one begins with a start.
     max_positions: int | None = None
     image_ids: tuple[int, ...] = ()
+    input_shape: tuple[int, int] | None = None
 
     @property
     def input_vocab_size(self) -> int:
@@ -52,6 +53,11 @@ class ToyModel:
 
     def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
         return prompt_of(tokens, lengths, self.decoder_start_id, reads_prefix=self.reads_prefix)
+
+    def encodes(self, params: Float[Array, "c v"]) -> bool:
+        """Whether it hashes the inputs itself."""
+        del params
+        return not (self.of_target or self.reads_prefix)
 
     def start(
         self, params: Float[Array, "c v"], prompt: Prompt, max_len: int,

@@ -72,33 +72,37 @@ DECODER_NAMES = (DECODER, SHARED, HEAD, ENCODER)
 _STACKS = ("encoder", "decoder")
 
 
+_LETTERS = ("q_proj", "k_proj", "v_proj", "out_proj")
+# Names that Whisper has, too: of stacks, their layers, and what is in these.
+MODULES = {
+    ours.format(stack): theirs.format(stack)
+    for stack in _STACKS
+    for ours, theirs in {
+        "{}_position_embedder": "model.{}.embed_positions",
+        "{0}/{0}_norm": "model.{}.layer_norm",
+    }.items()
+}
+LAYERS = {stack: f"model.{stack}.layers.{{}}" for stack in _STACKS}
+PARTS = {
+    "self_attention_layer_norm": "self_attn_layer_norm",
+    "cross_attention_layer_norm": "encoder_attn_layer_norm",
+    "mlp_layer_norm": "final_layer_norm", "mlp/wi": "fc1", "mlp/wo": "fc2",
+    **projections("self_attention", "self_attn.{}", _LETTERS),
+    **projections("encoder_decoder_attention", "encoder_attn.{}", _LETTERS),
+}  # fmt: skip
+
+
 def names(config: TransformerConfig) -> Names:
     """See :class:`Family`."""
     own = config.encoder_vocab_size is not None
     modules = {
         "token_embedder": "model.decoder.embed_tokens" if own else "model.shared",
         "encoder_token_embedder": "model.encoder.embed_tokens", "decoder/logits_dense": "lm_head",
+        **MODULES,
+        **{f"{stack}/embedding_norm": f"model.{stack}.layernorm_embedding" for stack in _STACKS},
     }  # fmt: skip
-    for stack in _STACKS:
-        modules |= {
-            f"{stack}_position_embedder": f"model.{stack}.embed_positions",
-            f"{stack}/embedding_norm": f"model.{stack}.layernorm_embedding",
-            f"{stack}/{stack}_norm": f"model.{stack}.layer_norm",
-        }
-    attentions = {"self_attention": "self_attn", "encoder_decoder_attention": "encoder_attn"}
-    parts = {
-        "self_attention_layer_norm": "self_attn_layer_norm",
-        "cross_attention_layer_norm": "encoder_attn_layer_norm",
-        "mlp_layer_norm": "final_layer_norm", "mlp/wi": "fc1", "mlp/wo": "fc2",
-    }  # fmt: skip
-    for ours, theirs in attentions.items():
-        letters = ("q_proj", "k_proj", "v_proj", "out_proj")
-        parts |= projections(ours, f"{theirs}.{{}}", letters)
     leaves = {"decoder/logits_dense/bias": (BIAS, (1, config.vocab_size))}
-    return Names(
-        modules=modules, layers={stack: f"model.{stack}.layers.{{}}" for stack in _STACKS},
-        parts=parts, leaves=leaves,
-    )  # fmt: skip
+    return Names(modules=modules, layers=LAYERS, parts=PARTS, leaves=leaves)
 
 
 def parse_config(model_type: str, config: Fields, generation: Fields | None) -> TransformerConfig:
@@ -137,7 +141,7 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
 def model_type_of(config: TransformerConfig) -> str | None:
     """See :class:`Family`; one whose file had no bias of the logits is as others."""
     stack, encoder, positions = config.decoder, config.encoder, config.decoder.positions
-    if encoder is None or not isinstance(positions, Absolute):
+    if encoder is None or config.features is not None or not isinstance(positions, Absolute):
         return None
     if dataclasses.replace(stack, num_layers=encoder.num_layers) != encoder:
         return None

@@ -53,6 +53,7 @@ class Names:
       layers: of a stack's layers, with {} for the number.
       parts: of what a layer has; behind "encoder/" or "decoder/" what only that one calls so.
       leaves: of whole parameters that are called unlike others, and their shapes there.
+      stored: shapes of kernels that have more axes there, [out, in, ...].
       turned: whether kernels are [out, in] there, not [in, out].
     """
 
@@ -60,6 +61,7 @@ class Names:
     layers: Mapping[str, str]
     parts: Mapping[str, str]
     leaves: Mapping[str, tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    stored: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     turned: bool = True
 
     def parameter(self, path: str, shape: tuple[int, ...]) -> tuple[str, Parameter]:
@@ -77,7 +79,7 @@ class Names:
         turned = leaf != "embedding" and (self.turned or found is None)
         # Query, key and value of a joined kernel are one axis in files.
         flat = (*shape[:-2], math.prod(shape[-2:])) if module.endswith("/qkv") else shape
-        stored = flat[::-1] if turned else flat
+        stored = self.stored.get(path) or (flat[::-1] if turned else flat)
         return f"{name}.{'bias' if leaf == 'bias' else 'weight'}", Parameter(
             path, shape, stored, turned
         )

@@ -106,6 +106,16 @@ def embedding_scale(width: int, dtype: jnp.dtype) -> Array:
     return jnp.asarray(width**0.5, dtype)
 
 
+def windows(x: Float[Array, "b t m"], stride: int) -> Float[Array, "b s 3*m"]:
+    """Three frames around each one, or around every second, which a convolution reads.
+
+    A feature's three are side by side, as in transformers' kernels. Outside there are zeros.
+    """
+    padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0)))
+    frames = [padded[:, i : i + x.shape[1] : stride] for i in range(3)]
+    return jnp.stack(frames, axis=-1).reshape(len(x), -1, 3 * x.shape[2])
+
+
 def check_encoding(width: int | None, encoding: Float[Array, "b s w"] | None) -> None:
     """Raises ValueError unless a target's encoding has the width that an encoder starts from."""
     given = None if encoding is None else encoding.shape[-1]

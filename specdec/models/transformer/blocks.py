@@ -143,12 +143,11 @@ class Attention(nn.Module):
             joined = Dense((3, stack.d_model), STDDEV, axes, dtype, True, name="qkv")(x)
             query, key, value = (heads(joined[:, :, i]) for i in range(3))
         else:
-            biased = stack.biases != "none"
 
             def into(name, features, read):
                 stddev = stddev_of(cfg, stack, name, read)
                 axes = ("embed", "joined_kv")
-                return Dense((features,), stddev, axes, dtype, biased, name=name)
+                return Dense((features,), stddev, axes, dtype, stack.biased(name), name=name)
 
             norms = [
                 Normed(stack.norm, "kv", name=f"{name}_norm") if self.normed else None
@@ -185,7 +184,7 @@ class Attention(nn.Module):
         out = out.reshape(batch, length, -1, groups, size).swapaxes(2, 3)
         out = out.reshape(batch, length, stack.inner)
         stddev, axes = stddev_of(cfg, stack, "out", stack.inner), ("joined_kv", "embed")
-        return Dense((stack.d_model,), stddev, axes, dtype, stack.biases == "all", name="out")(out)
+        return Dense((stack.d_model,), stddev, axes, dtype, stack.biased("out"), name="out")(out)
 
 
 class MlpBlock(nn.Module):
@@ -196,7 +195,7 @@ class MlpBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], deterministic: bool) -> Float[Array, "b t d"]:
-        cfg, stack, biased = self.config, self.stack, self.stack.biases == "all"
+        cfg, stack, biased = self.config, self.stack, self.stack.biased("mlp")
         act, dtype = ACTIVATIONS[stack.activation], jnp.dtype(cfg.dtype)
 
         def into(name: str) -> Array:

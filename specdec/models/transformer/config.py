@@ -136,7 +136,7 @@ class Norm:
 # What some family combines with its positions: kinds and places of norms, biases.
 _COMBINED: dict[type, tuple[tuple[str, ...], ...]] = {
     Relative: (("rms",), ("before",), ("none",)),
-    Absolute: (("layer",), ("before", "after"), ("all",)),
+    Absolute: (("layer",), ("before", "after"), ("all", "not_keys")),
     Rotary: (("rms", "shifted_rms"), ("before", "both"), ("none", "qkv")),
 }
 
@@ -155,7 +155,7 @@ class Stack:
     norm: Norm = Norm()
     activation: Activation = "silu"
     gated: bool = True  # The feed-forward block is act(x wi_0) * (x wi_1) instead of act(x wi).
-    biases: Literal["none", "qkv", "all"] = "none"  # Of products.
+    biases: Literal["none", "qkv", "all", "not_keys"] = "none"  # Of products.
     query_key_norms: bool = False  # Each head's query and key are normalised before they turn.
     query_scalar: Positive | None = None  # Scores are divided by its root; None for head_dim.
     attention_softcap: Positive | None = None  # C: scores are C tanh(score / C).
@@ -228,6 +228,12 @@ class Stack:
         """Factor of queries."""
         return (self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
 
+    def biased(self, product: str) -> bool:
+        """Whether a product has a bias: "query", "key", "value", "out" or "mlp"."""
+        if self.biases == "qkv":
+            return product in ("query", "key", "value")
+        return self.biases == "all" or (self.biases == "not_keys" and product != "key")
+
     def slides(self, layer: int) -> bool:
         """Whether a layer sees a window only."""
         return bool(self.sliding) and self.sliding[layer % len(self.sliding)]
@@ -270,6 +276,9 @@ class TransformerConfig:
     scaled_embedding: bool = False  # Embedded tokens are multiplied with D**0.5.
     # Rows of the encoder's own embedding; None where it has the decoder's.
     encoder_vocab_size: Size | None = None
+    # The encoder reads features of sound, so many for each of 2S frames, through two convolutions
+    # (Whisper), and no tokens: the number of mel bins.
+    features: Size | None = None
     # One softmax over own and encoder's entries, of the same kernels; an encoder's keys do not
     # turn. Else cross-attention is a part of its own.
     merged_attention: bool = False
@@ -298,10 +307,12 @@ class TransformerConfig:
         whole("Stack.num_layers", self.decoder.num_layers, 1, MOST_LAYERS)
         if self.encoder is not None:
             self._check_encoder(self.encoder)
-        elif self.merged_attention or self.encoding_width or self.encoder_vocab_size:
+        elif any(
+            (self.merged_attention, self.encoding_width, self.encoder_vocab_size, self.features)
+        ):
             raise ValueError(
-                "TransformerConfig.merged_attention, encoding_width and encoder_vocab_size need an "
-                "encoder."
+                "TransformerConfig.merged_attention, encoding_width, encoder_vocab_size and "
+                "features need an encoder."
             )
 
     def _check_encoder(self, encoder: Stack) -> None:
@@ -312,12 +323,35 @@ class TransformerConfig:
             raise ValueError("Stack.biases of queries, keys and values are of decoders alone.")
         least = 1 if self.encoding_width is None else 0
         whole("Stack.num_layers", encoder.num_layers, least, MOST_LAYERS)
-        shares = self.merged_attention or self.encoder_vocab_size is None
+        if self.features is not None:
+            self._check_features(encoder)
+        embeds = self.features is None and self.encoder_vocab_size is None
+        shares = self.merged_attention or embeds
         if shares and encoder.d_model != self.d_model:
             raise ValueError(
                 "TransformerConfig.encoder.d_model must be the decoder's where they share an "
                 f"embedding or keys, got {encoder.d_model} and {self.d_model}."
             )
+
+    def _check_features(self, encoder: Stack) -> None:
+        if not isinstance(encoder.positions, Absolute) or encoder.norm.embedding:
+            raise ValueError(
+                "TransformerConfig.features are of encoders with absolute positions and without a "
+                "norm of what is embedded."
+            )
+        if self.encoder_vocab_size is not None or self.encoding_width is not None:
+            raise ValueError(
+                "TransformerConfig.encoder_vocab_size and encoding_width are of encoders that read "
+                "tokens, not features."
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, int] | None:
+        """Frames that an encoder of features reads, and features of each; None for tokens."""
+        if self.features is None:
+            return None
+        assert self.encoder is not None
+        return 2 * cast(Absolute, self.encoder.positions).count, self.features
 
     @property
     def d_model(self) -> int:

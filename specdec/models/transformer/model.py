@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.core import platforms
 from specdec.core.platforms import Layout
@@ -39,9 +39,15 @@ from specdec.models.products.quantized import Kernel, int8_rows
 from specdec.models.stores import store_of
 from specdec.models.transformer import packed as stored
 from specdec.models.transformer import packing
-from specdec.models.transformer.arithmetic import capped, check_encoding
+from specdec.models.transformer.arithmetic import (
+    ACTIVATIONS,
+    capped,
+    check_encoding,
+    windows,
+)
 from specdec.models.transformer.config import Stack, TransformerConfig
 from specdec.models.transformer.packed import (
+    PackedEncoder,
     PackedLayer,
     PackedNorm,
     PackedTransformer,
@@ -50,7 +56,15 @@ from specdec.models.transformer.packed import (
 from specdec.models.transformer.packing import Packer
 from specdec.models.transformer.parts import Caches, EncodedInputs, Parts, hidden, products_of
 from specdec.models.transformer.views import Block, views_of
-from specdec.types import AnyArray, Distribution, Encoded, Params, Prompt, Start
+from specdec.types import (
+    AnyArray,
+    Distribution,
+    Encoded,
+    Encoding,
+    Params,
+    Prompt,
+    Start,
+)
 
 T = TypeVar("T")
 
@@ -88,6 +102,10 @@ class TransformerModel:
     @property
     def input_vocab_size(self) -> int:
         return self.config.encoder_vocab_size or self.vocab_size
+
+    @property
+    def input_shape(self) -> tuple[int, int] | None:
+        return self.config.input_shape
 
     @property
     def image_ids(self) -> tuple[int, ...]:
@@ -181,6 +199,10 @@ class TransformerModel:
         self.check_whole()
         return self, stored.quantized(params, self.ops, bits, group, of_target=of_target)
 
+    def encodes(self, params: PackedTransformer) -> bool:
+        """Whether it reads inputs with an encoder of its own, not its target's."""
+        return params.encoder is not None
+
     def kernels(self, params: PackedTransformer) -> list[dict[str, Kernel]]:
         """Each decoder layer's that are there, by name; the rest are norms and biases."""
         return stored.kernels(params)
@@ -200,7 +222,7 @@ class TransformerModel:
 
     # Texts.
 
-    def prompt(self, tokens: Int[AnyArray, "b s"], lengths: Int[AnyArray, " b"]) -> Prompt:
+    def prompt(self, tokens: Shaped[AnyArray, "b s ..."], lengths: Int[AnyArray, " b"]) -> Prompt:
         return prompt_of(tokens, lengths, self.config.start_id, reads_prefix=self.reads_prefix)
 
     def start(
@@ -216,11 +238,14 @@ class TransformerModel:
         with self._resolving(batch):
             if self.reads_prefix:
                 encoded = ()
-            elif params.encoder is None and given is not None:
+            elif params.cross_kv is None:
                 encoded = given  # The encoding of the same model in more bits.
+            elif params.encoder is None:  # The target's encoder is its own, too.
+                assert isinstance(given, EncodedInputs)
+                encoded = self.attended(params, given.output, given.mask)
             else:
-                mask = prompt.input_mask
-                encoded = self.attended(params, self._encode(params, prompt, mask, given), mask)
+                output, mask = self._encoding(params, prompt, given)
+                encoded = self.attended(params, output, mask)
             cache = self.empty_cache(batch, filler.shared(before) + max_len)
         return self.prefilled(params, encoded, cache, prompt)
 
@@ -235,6 +260,25 @@ class TransformerModel:
             cache = self.commit(cache, None, prompt.prefix_lengths - 1)
         return Start(encoded, cache, prompt.last_token, states)
 
+    def _encoding(
+        self, params: PackedTransformer, prompt: Prompt, given: EncodedInputs | None
+    ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
+        """The encoder's output, and which of it is no filler."""
+        found = prompt.encoding
+        if found is not None and given is None:  # It is the target's.
+            places = jnp.arange(found.output.shape[1])
+            return jnp.asarray(found.output, self.dtype), places < found.lengths[:, None]
+        mask = prompt.input_mask
+        if self.config.features is not None:
+            mask = mask[:, ::2]
+        return self._encode(params, prompt, mask, given), mask
+
+    def encode(self, params: PackedTransformer, prompt: Prompt) -> Encoding:
+        """The encoder's output, from which several decodes of the same inputs can begin."""
+        with self._resolving(prompt.batch_size):
+            output, mask = self._encoding(params, prompt, None)
+        return Encoding(output, jnp.sum(mask, axis=1, dtype=jnp.int32))
+
     def _encode(
         self, params: PackedTransformer, prompt: Prompt, mask: Bool[Array, "b s"],
         given: EncodedInputs | None,
@@ -248,11 +292,14 @@ class TransformerModel:
             encoding = given.output[:, : inputs.shape[1]]
         check_encoding(self.config.encoding_width, encoding)
         parts = self._parts(stack)
-        table = params.embedding if encoder.embedding is None else encoder.embedding
-        x = self._embedded(stack, table, inputs)
+        if self.config.features is not None:
+            x = self._convolved(encoder, inputs)
+        else:
+            table = params.embedding if encoder.embedding is None else encoder.embedding
+            x = self._embedded(stack, table, inputs)
         if encoder.input_projection is not None:
             x = hidden(x + self.ops.product(encoder.input_projection, encoding))
-        x = parts.with_positions(encoder, x, np.arange(inputs.shape[1])[None])
+        x = parts.with_positions(encoder, x, np.arange(x.shape[1])[None])
         views = views_of(stack).encoder(encoder.relpos, mask)
 
         def attend(number, layer, x, caches):
@@ -260,6 +307,17 @@ class TransformerModel:
 
         x, _ = parts.through(encoder.layers, x, ((), ()), attend)
         return parts.normed(x, encoder.final_norm)
+
+    def _convolved(
+        self, encoder: PackedEncoder, features: Float[Array, "b 2*s m"]
+    ) -> Float[Array, "b s d"]:
+        """States of every second frame of sound, behind two convolutions."""
+        x, act = features.astype(self.dtype), ACTIVATIONS["gelu_exact"]
+        for kernel, bias, stride in (
+            (encoder.conv1, encoder.conv1_bias, 1), (encoder.conv2, encoder.conv2_bias, 2)
+        ):  # fmt: skip
+            x = hidden(act(self.ops.product(kernel, windows(x, stride)) + bias))
+        return x
 
     def attended(
         self, params: PackedTransformer, output: Float[Array, "b s d"], mask: Bool[Array, "b s"]

@@ -16,17 +16,19 @@ from typing import cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specdec.models.partitioning import HIDDEN_AXES, constrain
 from specdec.models.products.differentiable import product
 from specdec.models.transformer import tree
 from specdec.models.transformer.arithmetic import (
+    ACTIVATIONS,
     angles,
     capped,
     check_encoding,
     embedding_scale,
     sinusoids,
+    windows,
     within,
 )
 from specdec.models.transformer.blocks import (
@@ -80,16 +82,20 @@ class Layers(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Int[Array, "b t"], mask: Bool[Array, "#b t t"], encoded: Seen | None = None,
+        self, tokens: Shaped[Array, "b t ..."], mask: Bool[Array, "#b s s"], encoded: Seen | None = None,
         encoding: Float[Array, "b t w"] | None = None, deterministic: bool = True,
     ) -> Float[Array, "b t d"]:  # fmt: skip
         cfg, stack, length = self.config, self.config.stacks[self.kind], tokens.shape[1]
         dtype, dropout = jnp.dtype(cfg.dtype), dropout_of(cfg, deterministic)
         norm, encodes = functools.partial(Normed, stack.norm), self.kind == "encoder"
-        embedder = self.embedder or embedder_of(
-            cfg, cast(int, cfg.encoder_vocab_size), stack.d_model, name="token_embedder"
-        )
-        x = embedder(tokens)
+        if encodes and cfg.features is not None:
+            x = self._convolved(tokens.astype(dtype))
+            length = x.shape[1]
+        else:
+            embedder = self.embedder or embedder_of(
+                cfg, cast(int, cfg.encoder_vocab_size), stack.d_model, name="token_embedder"
+            )
+            x = embedder(tokens)
         if cfg.scaled_embedding:
             x *= embedding_scale(stack.d_model, dtype)
         if isinstance(stack.positions, Absolute):
@@ -129,6 +135,16 @@ class Layers(nn.Module):
         return capped(tied, cfg.logits.softcap)
 
 
+    def _convolved(self, features: Float[Array, "b 2*s m"]) -> Float[Array, "b s d"]:
+        """States of every second frame, behind two convolutions."""
+        width, act = self.config.stacks[self.kind].d_model, ACTIVATIONS["gelu_exact"]
+        x, axes = features, ("encoding", "embed")
+        for name, stride in (("conv1", 1), ("conv2", 2)):
+            x = windows(x, stride)
+            x = act(Dense((width,), x.shape[-1] ** -0.5, axes, x.dtype, True, name=name)(x))
+        return x
+
+
 class Transformer(nn.Module):
     """``__call__`` is teacher-forced; ``encode`` and ``decode`` are its two halves."""
 
@@ -151,6 +167,8 @@ class Transformer(nn.Module):
         )
         if cfg.encoder is not None:
             own, embedder = tree.encoder_embedder(cfg), self.token_embedder
+            if cfg.features is not None:
+                embedder = None
             if own == "encoder_token_embedder":
                 rows = cast(int, cfg.encoder_vocab_size)
                 embedder = self.encoder_token_embedder = embedder_of(cfg, rows, cfg.encoder.d_model)
@@ -159,10 +177,10 @@ class Transformer(nn.Module):
             self.encoder = Layers(cfg, "encoder", embedder, tables["encoder"], self.token_embedder)
 
     def encode(
-        self, inputs: Int[Array, "b s"], encoding: Float[Array, "b s w"] | None = None, *,
+        self, inputs: Shaped[Array, "b s ..."], encoding: Float[Array, "b s w"] | None = None, *,
         deterministic: bool = True,
     ) -> Float[Array, "b s d"]:  # fmt: skip
-        """Encoder output; positions holding ``pad_id`` are never attended to.
+        """Encoder output of tokens, of which ``pad_id`` is never attended to, or of features.
 
         Args:
           encoding: the target's encoder output, for a draft that starts from it.
@@ -171,12 +189,18 @@ class Transformer(nn.Module):
           ValueError: it is missing or of another width than ``config.encoding_width``.
         """
         check_encoding(self.config.encoding_width, encoding)
-        mask = (inputs != self.config.pad_id)[:, None]
-        mask = jnp.broadcast_to(mask, (*inputs.shape, inputs.shape[1]))
+        mask = self._read(inputs)
+        mask = jnp.broadcast_to(mask[:, None], (*mask.shape, mask.shape[1]))
         return self.encoder(inputs, mask, None, encoding, deterministic)
 
+    def _read(self, inputs: Shaped[Array, "b t ..."]) -> Bool[Array, "b s"]:
+        """Which positions of an encoder are attended to: tokens that are no pad, all of sound."""
+        if self.config.features is None:
+            return inputs != self.config.pad_id
+        return jnp.ones((len(inputs), inputs.shape[1] // 2), bool)
+
     def decode(
-        self, encoded: Float[Array, "b s d"] | None, inputs: Int[Array, "b s"] | None,
+        self, encoded: Float[Array, "b s d"] | None, inputs: Shaped[Array, "b s ..."] | None,
         decoder_inputs: Int[Array, "b t"], *, deterministic: bool = True,
     ) -> Float[Array, "b t v"]:  # fmt: skip
         """Float32 logits for every position of ``decoder_inputs`` under a causal mask.
@@ -185,19 +209,19 @@ class Transformer(nn.Module):
         """
         length, seen = decoder_inputs.shape[1], None
         if encoded is not None:
-            seen = Seen(encoded, (cast(Array, inputs) != self.config.pad_id)[:, None])
+            seen = Seen(encoded, self._read(cast(Array, inputs))[:, None])
         causal = jnp.tril(jnp.ones((length, length), bool))[None]
         return self.decoder(decoder_inputs, causal, seen, None, deterministic)
 
     def __call__(
-        self, inputs: Int[Array, "b s"], decoder_inputs: Int[Array, "b t"] | None = None,
+        self, inputs: Shaped[Array, "b s ..."], decoder_inputs: Int[Array, "b t"] | None = None,
         encoding: Float[Array, "b s w"] | None = None, *, deterministic: bool = True,
     ) -> Float[Array, "b t v"]:  # fmt: skip
         """Float32 logits of the token after each one.
 
         Args:
-          inputs: an encoder's, of which those that are ``pad_id`` are not seen; or a decoder's, if
-            there is no encoder.
+          inputs: an encoder's, of which those that are ``pad_id`` are not seen, or features of
+            sound [B, 2S, M]; or a decoder's, if there is no encoder.
           decoder_inputs: of an encoder-decoder.
           encoding: see :meth:`encode`.
         """
@@ -212,7 +236,8 @@ def init_params(config: TransformerConfig, key: jax.Array) -> dict:
     """Random parameters, float32, unboxed (plain arrays); zeros for BART's embedded padding."""
     tokens, width = jnp.zeros((1, 1), jnp.int32), config.encoding_width
     encoding = None if width is None else jnp.ones((1, 1, width))
-    params = nn.unbox(Transformer(config).init(key, tokens, tokens, encoding)["params"])
+    inputs = tokens if config.features is None else jnp.zeros((1, 2, config.features))
+    params = nn.unbox(Transformer(config).init(key, inputs, tokens, encoding)["params"])
     if config.encoder is not None and isinstance(config.decoder.positions, Absolute):
         for name in {"token_embedder", "encoder_token_embedder"} & params.keys():
             params[name]["embedding"] = params[name]["embedding"].at[config.pad_id].set(0.0)

@@ -81,6 +81,11 @@ class PackedEncoder:
     final_norm: PackedNorm
     # W -> D, for a draft that starts from its target's encoding of width W.
     input_projection: Kernel | None = None
+    # Convolutions of features, of three frames each: 3M -> D and 3D -> D.
+    conv1: Kernel | None = None
+    conv1_bias: Float[Array, " d"] | None = None
+    conv2: Kernel | None = None
+    conv2_bias: Float[Array, " d"] | None = None
 
 
 @pytree
@@ -119,11 +124,11 @@ AXES: dict[str, Axes] = {
     "positions": ("length", "embed"),
     "relpos": ("heads", "relpos_buckets"),
     **dict.fromkeys(("norm_scale", "norm_bias"), ("embed",)),
-    **dict.fromkeys(("out_bias", "cross_bias", "wo_bias"), ("embed",)),
+    **dict.fromkeys(("out_bias", "cross_bias", "wo_bias", "conv1_bias", "conv2_bias"), ("embed",)),
     "logits": ("embed", "vocab"),
     "logits_bias": ("vocab",),
     "output_tokens": (None,),
-    "input_projection": ("encoding", "embed"),
+    **dict.fromkeys(("input_projection", "conv1", "conv2"), ("encoding", "embed")),
 }
 OF_HEADS = ("query_norm", "key_norm")
 

@@ -148,8 +148,8 @@ class Packer:
             array, axes = own["qkv"][name], ("stack", "joined_kv")
             array = self.put(array, ("embed", *axes) if name == "kernel" else axes)
             return [array[..., i, :] for i in range(3)]
-        parts = ("query", "key", "value")
-        return [part for each in parts for part in _apart(stack, own[each][name])]
+        parts = [own[each] for each in ("query", "key", "value")]
+        return [part for each in parts for part in _apart(stack, _leaf(each, name, parts[2]))]
 
     def _stacked(self, name: str, parts: Sequence[Leaf]) -> AnyArray:
         """Biases of joined kernels, one below the other."""
@@ -245,9 +245,17 @@ class Packer:
         layers = [decoder[f"layers_{i}"][name] for i in range(self.config.num_decoder_layers)]
         parts = [layer[part] for part in ("key", "value") for layer in layers]
         kernel = self.encoder_kernel("cross_kv", *(part["kernel"] for part in parts))
-        if "bias" not in parts[0]:
+        if "bias" not in parts[-1]:
             return kernel, None
-        return kernel, self._stacked("kv_bias", [part["bias"] for part in parts])
+        return kernel, self._stacked("kv_bias", [_leaf(part, "bias", parts[-1]) for part in parts])
+
+    def convolutions(self, encoder: Tree) -> dict[str, Any]:
+        """Kernels and biases of an encoder of features; none of others."""
+        found: dict[str, Any] = {}
+        for name in ("conv1", "conv2") if self.config.features is not None else ():
+            found[name] = self.encoder_kernel(name, encoder[name]["kernel"])
+            found[f"{name}_bias"] = self.bias(f"{name}_bias", encoder[name])
+        return found
 
     def logits(
         self, params: Tree, output_tokens: Sequence[int] | None
@@ -270,6 +278,11 @@ class Packer:
             bias = self.put(params["decoder"]["logits_dense"]["bias"], AXES["logits_bias"])
             bias = (bias if generated is None else bias[generated]).astype(jnp.float32)
         return kernel, bias, generated
+
+
+def _leaf(part: Tree, name: str, like: Tree) -> Leaf:
+    """A kernel or bias; of keys without a bias one of zeros, as wide as that of values."""
+    return part[name] if name in part else np.zeros(like[name].shape, np.float32)
 
 
 def _apart(stack: Stack, joined: Leaf) -> list[Leaf]:
@@ -328,7 +341,9 @@ def pack(
             kernel = params["encoder"]["input_projection"]["kernel"]
             projection = packer.encoder_kernel("input_projection", kernel)
         stack = packer.stack("encoder", params, packer.encoder_kernel)
-        encoder = PackedEncoder(own, **stack, input_projection=projection)
+        encoder = PackedEncoder(
+            own, **stack, input_projection=projection, **packer.convolutions(params["encoder"])
+        )
     return packer.placed(PackedTransformer(
         encoder=encoder, embedding=embedding, cross_kv=cross_kv, kv_bias=kv_bias,
         **packer.stack("decoder", params, packer.decoder_kernel),

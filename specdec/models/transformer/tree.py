@@ -65,6 +65,9 @@ def _all(config: TransformerConfig) -> Shapes:
             assert isinstance(stack.positions, Absolute)
             size = stack.positions.offset + stack.positions.count
             yield f"{table}/embedding", (size, stack.d_model)
+        if name == "encoder" and config.features is not None:
+            yield from _dense("encoder/conv1", 3 * config.features, (stack.d_model,), True)
+            yield from _dense("encoder/conv2", 3 * stack.d_model, (stack.d_model,), True)
         if name == "encoder" and config.encoding_width is not None:
             yield "encoder/input_projection/kernel", (config.encoding_width, stack.d_model)
         if stack.norm.embedding:
@@ -99,7 +102,7 @@ def _layer(config: TransformerConfig, stack: Stack, name: str, layer: str) -> Sh
     for part in parts:
         for when in ("pre", "post") if stack.norm.place == "both" else ("pre",):
             yield from _norm(stack, f"{layer}/{norm(config, part, when)}")
-    biased = stack.biases == "all"
+    biased = stack.biased("mlp")
     for each in ("wi_0", "wi_1") if stack.gated else ("wi",):
         yield from _dense(f"{layer}/mlp/{each}", width, (stack.d_ff,), biased)
     yield from _dense(f"{layer}/mlp/wo", stack.d_ff, (width,), biased)
@@ -112,8 +115,8 @@ def _attention(config: TransformerConfig, stack: Stack, path: str, read: int) ->
     else:
         sizes = {"query": (width, stack.inner), "key": (read, shared), "value": (read, shared)}
         for name, (size, features) in sizes.items():
-            yield from _dense(f"{path}/{name}", size, (features,), stack.biases != "none")
-    yield from _dense(f"{path}/out", stack.inner, (width,), stack.biases == "all")
+            yield from _dense(f"{path}/{name}", size, (features,), stack.biased(name))
+    yield from _dense(f"{path}/out", stack.inner, (width,), stack.biased("out"))
 
 
 def _dense(path: str, size: int, features: tuple[int, ...], biased: bool) -> Shapes:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from specdec.rules.normalized import Renormalized
     from specdec.rules.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
     from specdec.rules.positions import ForcedFirst, ForcedLast, MinLength, MinNewTokens, Suppressed
+    from specdec.rules.timestamps import Timestamps
+    from specdec.speech.options import Transcription
+    from specdec.speech.transcript import Transcript
     from specdec.types import SamplingConfig
     from specdec.verifiers.block import BlockVerifier
     from specdec.verifiers.kseq import KSeqVerifier
@@ -74,7 +77,10 @@ _HOMES = {
     "RepetitionPenalty": "rules.penalties",
     "SamplingConfig": "types",
     "Suppressed": "rules.positions",
+    "Timestamps": "rules.timestamps",
     "TokenVerifier": "verifiers.token",
+    "Transcript": "speech.transcript",
+    "Transcription": "speech.options",
     "TraversalVerifier": "verifiers.traversal",
     "Tree": "drafters.shape",
     "TypicalVerifier": "verifiers.typical",
@@ -116,7 +122,10 @@ __all__ = [
     "RepetitionPenalty",
     "SamplingConfig",
     "Suppressed",
+    "Timestamps",
     "TokenVerifier",
+    "Transcript",
+    "Transcription",
     "TraversalVerifier",
     "Tree",
     "TypicalVerifier",

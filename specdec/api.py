@@ -21,6 +21,11 @@ from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
 from specdec.outputs import GenerateOutput, Texts, pieces_of
+from specdec.speech.audio import Audio
+from specdec.speech.listening import Listening
+from specdec.speech.options import Transcription
+from specdec.speech.transcribing import Transcriber, read_all
+from specdec.speech.transcript import Transcript
 from specdec.text.base import Tokenizer
 from specdec.text.streaming import Piece
 
@@ -34,6 +39,7 @@ class Pair:
       vocabulary: None if the checkpoints have none; then texts are token ids.
       texts: makes the texts of outputs.
       name: for results and tables.
+      listening: how the target's checkpoint listens; None for one that reads.
     """
 
     def __init__(
@@ -42,7 +48,9 @@ class Pair:
         draft: OpenDraft,
         vocabulary: Tokenizer | None,
         name: str = "custom",
+        listening: Listening | None = None,
     ):
+        self.listening = listening
         self.target = dataclasses.replace(target, vocabulary=vocabulary)
         self.draft = draft
         self.vocabulary = vocabulary
@@ -76,8 +84,8 @@ class Pair:
           prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with
             one for each. It is not part of the output and has at most max_input_len tokens.
-          encoded: the target's encoder's output for each text, [S, D], or what another encoder made
-            in its place. Then ``texts`` may be left out, unless the draft has an encoder of its own.
+          encoded: the output of the target's encoder for each text, [S, D], or what another encoder
+            made in its place. Then ``texts`` may be left out, unless the draft has an encoder.
           trace: return the blocks of every row.
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
             ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
@@ -161,6 +169,50 @@ class Pair:
         decoder = build_decoder(self.target, self.draft, decoding)
         pauses = decoder.pauses(batch, often=True, seconds=decoding.time_limit, trace=True)
         return pieces_of(self.texts, decoding, decoder, batch, pauses)
+
+    def transcribe(
+        self, audio: Audio | Sequence[Audio], rate: int | None = None, *,
+        decoding: Decoding | None = None, progress: bool = False, **options: Any,
+    ) -> Transcript | list[Transcript]:  # fmt: skip
+        """What is said in a recording, or in each of several.
+
+        Args:
+          audio: a file's path or samples, [samples] or [samples, channels]; or a list of these,
+            which are decoded together.
+          rate: samples a second of arrays; files say it.
+          decoding: how to decode; the defaults of :class:`specdec.Decoding` if None. Its limit of
+            tokens is that of the model, and its temperature that of the transcription.
+          progress: show the seconds of sound that are done.
+          options: fields of :class:`specdec.Transcription`, such as ``language="de"``, and of
+            :class:`specdec.Decoding`, such as ``gamma=6``.
+
+        Raises:
+          ValueError: the model does not listen, or does not know the language or the task; sound
+            that cannot be read (AudioError); an option out of range.
+          TypeError: an unknown option.
+        """
+        samples, is_one = self._read(audio, rate)
+        found = self.transcriber(decoding, **options).transcribe(samples, progress=progress)
+        return found.transcripts[0] if is_one else found.transcripts
+
+    def transcriber(self, decoding: Decoding | None = None, **options: Any) -> Transcriber:
+        """What :meth:`transcribe` does with these options; its result has counts, too."""
+        if self.listening is None or self.vocabulary is None:
+            raise ValueError(f"{self.target.source} reads texts and does not listen: use generate.")
+        known = {field.name for field in dataclasses.fields(Transcription)}
+        how = Transcription(**{name: options.pop(name) for name in known & options.keys()})
+        for name in ("max_decode_len", "num_samples", "time_limit", "stop", "max_input_len"):
+            if name in options:
+                hint = "max_window_tokens" if name == "max_decode_len" else "nothing"
+                raise ValueError(f"transcribe has no {name}: leave it out, or give {hint} instead.")
+        refuse_unknown(options, "transcribe", tuple(known))
+        decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
+        return Transcriber(self.target, self.draft, self.vocabulary, self.listening, how, decoding)
+
+    def _read(self, audio: Any, rate: int | None) -> tuple[list[np.ndarray], bool]:
+        if self.listening is None:
+            raise ValueError(f"{self.target.source} reads texts and does not listen: use generate.")
+        return read_all(audio, rate, self.listening)
 
     def decoder(
         self, decoding: Decoding | None = None, *, width: int = 1, **options: Any

@@ -8,6 +8,7 @@ from typing import Literal
 
 from specdec.api import Pair
 from specdec.checkpoints import find_vocabulary, is_t5x
+from specdec.checkpoints.formats import located
 from specdec.checkpoints.loading import (
     BUNDLED,
     DraftLoader,
@@ -22,6 +23,7 @@ from specdec.core.kept_programs import keep_programs
 from specdec.drafters.base import DraftSpec
 from specdec.drafters.model import draft_spec
 from specdec.models.partitioning import DeviceMesh, check_mesh
+from specdec.speech.listening import open_listening
 from specdec.text.base import check_languages
 from specdec.text.opening import open_tokenizer
 
@@ -119,4 +121,8 @@ def load_pair(
     opened = spec.open(DraftLoader(loaded, vocabulary, dtype, mesh and mesh.draft))
     if tokenizer is not None and tokenizer.languages is not None:
         loaded = translating(loaded, tokenizer.languages, target_language)
-    return Pair(loaded, opened, tokenizer, f"{name}, {weights} weights" if weights else name)
+    listening = None
+    if loaded.model.input_shape is not None:
+        listening = open_listening(Path(located(source)), loaded.model, tokenizer)
+    name = f"{name}, {weights} weights" if weights else name
+    return Pair(loaded, opened, tokenizer, name, listening)

@@ -312,11 +312,13 @@ class LogProbs:
       plain: [B, T] by the model's own distribution, softmax(logits).
       adjusted: [B, T] by the one that was followed: with rules, and above temperature 0 with
         temperature, top-k and top-p.
+      ruled: [B, T] by that with rules alone, at temperature 1.
       top_tokens, top: [B, T, n] the n likeliest tokens of the model's own, best first.
     """
 
     plain: Float[Array, "b t"]
     adjusted: Float[Array, "b t"]
+    ruled: Float[Array, "b t"]
     top_tokens: Int[Array, "b t n"]
     top: Float[Array, "b t n"]
 

@@ -48,7 +48,9 @@ def options_of(
     """
     if not os.path.isdir(source) or t5x.is_t5x(source):
         return generation_options.GenerationOptions()
-    options = generation_options.read_options(Path(source), config.reads_prefix, given)
+    options = generation_options.read_options(
+        Path(source), config.reads_prefix, given, listens=config.features is not None
+    )
     if "" in options.refused:
         raise CheckpointError(options.refused[""])
     if options.advice is not None:

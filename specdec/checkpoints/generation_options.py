@@ -184,12 +184,15 @@ class GenerationOptions:
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def read_options(directory: Path, prompted: bool, given: Found | None = None) -> GenerationOptions:
+def read_options(
+    directory: Path, prompted: bool, given: Found | None = None, *, listens: bool = False
+) -> GenerationOptions:
     """Options that are not neutral: of generation_config.json, or of config.json where it is alone.
 
     Args:
       prompted: whether outputs continue their texts, as a decoder-only model's do.
       given: options in place of the file's; None for none.
+      listens: whether it is of a model of sound, whose outputs have all of its positions anyway.
 
     Raises:
       CheckpointError: a file cannot be read, or a rule has no valid value.
@@ -207,6 +210,8 @@ def read_options(directory: Path, prompted: bool, given: Found | None = None) ->
     found = _not_neutral(read)
     if prompted:  # It forces a token behind a single first one: a prompt has more.
         found.pop("forced_bos_token_id", None)
+    if listens:
+        found.pop("max_length", None)
     advice = _lines(found)
     if not alone and _EOS not in raw and config.get(_EOS) is not None:
         advice.append(

@@ -215,6 +215,7 @@ class DraftLoader:
                 "the draft's, its guesses are bad. The output stays exact.",
                 stacklevel=2,
             )
+        found = _sharing_encoder(self.target, found)
         width, given = found.reads_encoding, self.target.encoding_width
         if width not in (None, given):
             raise ValueError(
@@ -263,6 +264,29 @@ class DraftLoader:
         return replicate(tables, self.partitioning)
 
 
+def _sharing_encoder(target: LoadedModel, draft: LoadedModel) -> LoadedModel:
+    """The draft without its encoder where that is the target's own, as Distil-Whisper's is.
+
+    Its decoder then reads what the target's encoder makes of an input, which is made once.
+    """
+    ours, theirs = target.model, draft.model
+    if not (isinstance(ours, TransformerModel) and isinstance(theirs, TransformerModel)):
+        return draft
+    if target.partitioning is not None or ours.config.encoder != theirs.config.encoder:
+        return draft
+    parts = ["encoder"] if ours.config.features is not None else ["encoder", "embedding"]
+    mine, its = ([getattr(each.params, name) for name in parts] for each in (target, draft))
+    if None in its or jax.tree.structure(mine) != jax.tree.structure(its):
+        return draft
+    if not jax.tree.all(jax.tree.map(_equal, mine, its)):
+        return draft
+    return dataclasses.replace(draft, params=dataclasses.replace(draft.params, encoder=None))
+
+
+def _equal(a: jax.Array, b: jax.Array) -> bool:
+    return a.dtype == b.dtype and np.array_equal(np.asarray(a), np.asarray(b))
+
+
 def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
     """Raises ValueError unless the models have the same number of tokens and special ids.
 
@@ -275,6 +299,15 @@ def _check_same_tokens(target: LoadedModel, draft: LoadedModel) -> None:
             f"The target ({target.source}) is {kinds[target.model.reads_prefix]}, the draft "
             f"({draft.source}) {kinds[draft.model.reads_prefix]}: one reads a text with its "
             "encoder, the other continues it. Choose a draft of the target's kind."
+        )
+    if target.model.input_shape != draft.model.input_shape:
+        kinds = (
+            "tokens" if shape is None else f"{shape[0]} frames of {shape[1]} mel bins"
+            for shape in (target.model.input_shape, draft.model.input_shape)
+        )
+        raise ValueError(
+            "The target ({2}) reads {0}, the draft ({3}) {1}: a draft must read what its target "
+            "reads.".format(*kinds, target.source, draft.source)
         )
     for (name, ours), theirs in zip(_tokens(target).items(), _tokens(draft).values(), strict=True):
         if ours and theirs and not set(ours) & set(theirs):

@@ -179,8 +179,9 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 )
 
     def decode_all(
-        self, batches: Iterable[Batch], *, trace: bool = False, seconds: float | None = None
-    ) -> Iterator[tuple[Batch, R]]:
+        self, batches: Iterable[Batch], *, trace: bool = False, seconds: float | None = None,
+        limit: int | None = None,
+    ) -> Iterator[tuple[Batch, R]]:  # fmt: skip
         """Decodes batches of as many rows each, in their order.
 
         While rows go on, others of the next batches take the places of those that have ended. Rows
@@ -189,6 +190,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         Args:
           seconds: from now on, when it ends; None for any time. What the batch under way has come
             to by then is given, and nothing of those behind it.
+          limit: as in :meth:`decode`.
 
         Raises:
           ValueError: see :meth:`decode`.
@@ -197,7 +199,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
         some = list(itertools.islice(batches, 2))
         size, every = len(some[0].row_ids) if some else 0, itertools.chain(some, batches)
         if seconds is None and len(some) > 1 and size > ways(self.target.partitioning, "batch"):
-            for batch, result in Refilled(self, size, trace).decode(every):
+            for batch, result in Refilled(self, size, trace, limit).decode(every):
                 self.check_result(batch, result)
                 yield batch, result
             return
@@ -206,7 +208,7 @@ class LoopDecoder(abc.ABC, Generic[R]):
                 left = agreed(self.target.partitioning, begun + seconds - time.monotonic())
                 if left <= 0:
                     return
-            yield batch, _last(self.pauses(batch, seconds=left, trace=trace)).result
+            yield batch, _last(self.pauses(batch, seconds=left, trace=trace, limit=limit)).result
 
 
 def _last(items: Iterable[T]) -> T:
@@ -242,11 +244,12 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
         count, asked_for = int(row.num_tokens), {}
         tokens, stopped = np.asarray(row.tokens[:count]), bool(row.stopped)
         if row.log_probs is not None:
-            plain, adjusted, top_tokens, top = (
-                leaf[:count] for leaf in vars(row.log_probs).values()
-            )
-            asked_for = {"log_probs": plain, "adjusted_log_probs": adjusted}
-            asked_for["alternatives"] = (top_tokens, top) if top.shape[-1] else None
+            kept = jax.tree.map(lambda leaf: leaf[:count], row.log_probs)
+            asked_for = {
+                "log_probs": kept.plain, "adjusted_log_probs": kept.adjusted,
+                "ruled_log_probs": kept.ruled,
+                "alternatives": (kept.top_tokens, kept.top) if kept.top.shape[-1] else None,
+            }  # fmt: skip
         if row.trace is not None:
             trace = jax.tree.map(lambda leaf: leaf[None], row.trace)
             asked_for["blocks"] = blocks_of(trace, 0)

@@ -296,14 +296,13 @@ class Engine:
             """Where each token was drawn."""
             return jnp.take_along_axis(values, verdict.path[..., None], axis=1, mode="clip")
 
-        plain, adjusted = (jax.nn.log_softmax(at(each)) for each in scored.logits)
-        distribution = scored.distribution
-        if isinstance(distribution, PointMass):
-            followed = take(adjusted, verdict.tokens)
-        else:
-            followed = jnp.log(take(at(distribution), verdict.tokens))
+        plain, with_rules = (jax.nn.log_softmax(at(each)) for each in scored.logits)
+        distribution, ruled = scored.distribution, take(with_rules, verdict.tokens)
+        adjusted = ruled
+        if not isinstance(distribution, PointMass):
+            adjusted = jnp.log(take(at(distribution), verdict.tokens))
         top, top_tokens = jax.lax.top_k(plain, self.alternatives or 0)
-        return LogProbs(take(plain, verdict.tokens), followed, top_tokens, top)
+        return LogProbs(take(plain, verdict.tokens), adjusted, ruled, top_tokens, top)
 
     # A :class:`specdec.decoding.loop.Loop`:
 

@@ -85,9 +85,11 @@ class Refilled(Generic[R]):
       blocks: number that its loops have run so far.
     """
 
-    def __init__(self, decoder: LoopDecoder[R], batch_size: int, trace: bool):
+    def __init__(
+        self, decoder: LoopDecoder[R], batch_size: int, trace: bool, limit: int | None = None
+    ):
         self.blocks = 0
-        self._decoder, self._trace = decoder, trace
+        self._decoder, self._trace, self._limit = decoder, trace, limit
         self._loop, self._batch_size = decoder.loop, batch_size
         self._groups = ways(decoder.target.partitioning, "batch")
         self._started = 0  # Rows so far.
@@ -158,7 +160,9 @@ class Refilled(Generic[R]):
     def _arguments(self, rows: Sequence[tuple[Batch, int] | None], sizes: Sizes) -> tuple:
         """Arguments that start some rows, filled up with rows that have ended."""
         count, (dtypes, tree) = self._batch_size, self._form
-        arrays = [np.zeros((count, *size), dtype) for size, dtype in zip(sizes, dtypes, strict=True)]
+        arrays = [
+            np.zeros((count, *size), dtype) for size, dtype in zip(sizes, dtypes, strict=True)
+        ]
         prompt: Prompt = jax.tree.unflatten(tree, arrays)
         prompt.prefix_lengths[:] = 1
         row_ids = np.full(count, -1, np.int32)
@@ -168,7 +172,8 @@ class Refilled(Generic[R]):
                 row_ids[index] = batch.row_ids[place]
                 for array, given in zip(arrays, jax.tree.leaves(batch.prompt), strict=True):
                     array[index] = given[place]
-        return self._decoder.arguments(Batch(prompt, row_ids))
+        params, *given, limit, seed = self._decoder.arguments(Batch(prompt, row_ids))
+        return params, *given, limit if self._limit is None else self._limit, seed
 
 
 def _flat(sizes: Sizes) -> list[int]:

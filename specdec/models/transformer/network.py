@@ -82,8 +82,8 @@ class Layers(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Shaped[Array, "b t ..."], mask: Bool[Array, "#b s s"], encoded: Seen | None = None,
-        encoding: Float[Array, "b t w"] | None = None, deterministic: bool = True,
+        self, tokens: Shaped[Array, "b t ..."], mask: Bool[Array, "#b s s"],
+        encoded: Seen | None = None, encoding: Float[Array, "b t w"] | None = None, deterministic: bool = True,
     ) -> Float[Array, "b t d"]:  # fmt: skip
         cfg, stack, length = self.config, self.config.stacks[self.kind], tokens.shape[1]
         dtype, dropout = jnp.dtype(cfg.dtype), dropout_of(cfg, deterministic)
@@ -133,7 +133,6 @@ class Layers(nn.Module):
         if tied is None or cfg.logits.bias:
             tied = LogitsDense(cfg, name="logits_dense")(x, tied)
         return capped(tied, cfg.logits.softcap)
-
 
     def _convolved(self, features: Float[Array, "b 2*s m"]) -> Float[Array, "b s d"]:
         """States of every second frame, behind two convolutions."""

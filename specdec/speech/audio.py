@@ -1,0 +1,102 @@
+"""Sound: files by soundfile, other rates by soxr, arrays as they are."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+Audio = str | os.PathLike | np.ndarray  # A file, or samples: [N], or [N, channels].
+_EXTRA = 'pip install ".[speech]" from a clone installs it'
+
+
+class AudioError(ValueError):
+    """Sound that cannot be read or decoded; its message is one line."""
+
+
+def read_audio(
+    audio: Audio, rate: int | None, wanted: int, name: str = "audio"
+) -> Float[np.ndarray, " n"]:
+    """Samples of one channel at a rate, in [-1, 1].
+
+    Channels are averaged. Whole numbers are divided by the largest of their type.
+
+    Args:
+      audio: a file's path, or an array.
+      rate: samples a second of an array; None for a file, which says it.
+      wanted: samples a second of the result.
+      name: of the sound, in messages.
+
+    Raises:
+      AudioError: there is no such file, it holds no sound, the array is none of samples, has none,
+        or has NaN or infinity; or the rate is missing, or no rate.
+    """
+    if isinstance(audio, str | os.PathLike):
+        if rate is not None:
+            raise AudioError(f"{audio} has its rate in the file: leave rate out, got {rate!r}.")
+        name = str(audio)
+        samples, rate = _read_file(Path(audio))
+    else:
+        samples = _checked(audio, name)
+        if rate is None:
+            raise AudioError(f"{name} is an array: give its rate, in samples a second.")
+    if (
+        isinstance(rate, bool)
+        or not isinstance(rate, int | np.integer)
+        or not 1000 <= rate <= 10**6
+    ):
+        raise AudioError(
+            f"rate must be samples a second, a whole number in 1000..1000000, got {rate!r}."
+        )
+    if samples.ndim == 2:
+        samples = samples.mean(axis=1)
+    if not len(samples):
+        raise AudioError(f"{name} has no samples: it lasts 0 s.")
+    if not np.isfinite(samples).all():
+        raise AudioError(f"{name} has samples that are NaN or infinite.")
+    return _resampled(samples, int(rate), wanted)
+
+
+def _checked(audio: Any, name: str) -> np.ndarray:
+    samples = np.asarray(audio)
+    number = np.issubdtype(samples.dtype, np.floating) or np.issubdtype(samples.dtype, np.integer)
+    if samples.ndim not in (1, 2) or not number or (samples.ndim == 2 and samples.shape[1] > 32):
+        raise AudioError(
+            f"{name} must be a file's path or an array of samples, [samples] or [samples, "
+            f"channels], got an array of {samples.dtype} {list(samples.shape)}."
+        )
+    if np.issubdtype(samples.dtype, np.integer):
+        return samples / np.float32(2.0 ** (8 * samples.dtype.itemsize - 1))
+    return samples.astype(np.float32)
+
+
+def _read_file(path: Path) -> tuple[np.ndarray, int]:
+    if not path.is_file():
+        raise AudioError(f"{path} is no file.")
+    try:
+        import soundfile
+    except ImportError:
+        raise ImportError(f"Audio files are read by soundfile; {_EXTRA}.") from None
+    try:
+        return soundfile.read(path, dtype="float32")
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{path} is no sound that can be read ({error.error_string})") from None
+
+
+def _resampled(samples: Float[np.ndarray, " n"], rate: int, wanted: int) -> np.ndarray:
+    if rate == wanted:
+        return np.asarray(samples, np.float32)
+    try:
+        import soxr
+    except ImportError:
+        raise ImportError(f"Sound of other rates is resampled by soxr; {_EXTRA}.") from None
+    return np.asarray(soxr.resample(samples, rate, wanted), np.float32)
+
+
+def seconds(samples: Float[np.ndarray, " n"], rate: int) -> float:
+    """Duration, rounded up to hundredths."""
+    return math.ceil(100 * len(samples) / rate) / 100

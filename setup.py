@@ -45,6 +45,8 @@ DOCS = [
 COMPILERS = ["jax-cuda12-pjrt", "jax-cuda12-plugin", "libtpu", "nvidia-cuda-nvcc-cu12"]
 GGUF = ["accelerate>=1.1", "gguf>=0.10", "torch>=2.6"]  # What transformers reads them with.
 GRAMMARS = ["outlines-core>=0.2.14"]
+# Audio files, and other rates.
+SPEECH = ["soundfile>=0.13", "soxr>=0.5"]
 SEQIO = [
     "importlib_resources>=6.0",  # `tfds build` imports it, but does not ask for it.
     "rouge_score>=0.1.2",
@@ -100,10 +102,12 @@ setup(
         "seqio": SEQIO,
         "bench": [
             "ctranslate2>=4.5",
+            "faster-whisper>=1.1",
             "matplotlib>=3.9",
             "torch>=2.6",
         ],
         "gguf": GGUF,
+        "speech": SPEECH,
         "test": [
             *COMPILERS,
             *DOCS,
@@ -111,6 +115,7 @@ setup(
             *GRAMMARS,
             *NOTEBOOKS,
             *SEQIO,
+            *SPEECH,
             "beartype>=0.21",
             "import-linter>=2.1",
             "pyright[nodejs]>=1.1.400",

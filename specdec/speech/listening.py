@@ -120,7 +120,7 @@ def open_listening(
     with library_errors(path):
         from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
 
-        extractor = WhisperFeatureExtractor.from_dict(settings)
+        extractor: Any = WhisperFeatureExtractor.from_dict(settings)
     found = extractor.nb_max_frames, extractor.feature_size
     if found != shape:
         raise CheckpointError(

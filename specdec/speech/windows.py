@@ -136,9 +136,8 @@ class Windows:
         found = []
         for begin in range(0, len(features), size):
             some = features[begin : begin + size]
-            stacked = np.zeros((size, *some[0].shape), np.float32)
-            stacked[: len(some)] = some
-            lengths = np.full(size, stacked.shape[1], np.int32)
+            stacked = np.stack([*some, *[np.zeros_like(some[0])] * (size - len(some))])
+            lengths = np.full(size, len(some[0]), np.int32)
             prompt = self._model.prompt(stacked, lengths)
             encoding = to_host(_encoded(self._model, self._target.params, self._placed(prompt)))
             prompt = dataclasses.replace(prompt, encoding=encoding)

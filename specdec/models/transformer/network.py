@@ -83,7 +83,8 @@ class Layers(nn.Module):
     @nn.compact
     def __call__(
         self, tokens: Shaped[Array, "b t ..."], mask: Bool[Array, "#b s s"],
-        encoded: Seen | None = None, encoding: Float[Array, "b t w"] | None = None, deterministic: bool = True,
+        encoded: Seen | None = None, encoding: Float[Array, "b t w"] | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "b t d"]:  # fmt: skip
         cfg, stack, length = self.config, self.config.stacks[self.kind], tokens.shape[1]
         dtype, dropout = jnp.dtype(cfg.dtype), dropout_of(cfg, deterministic)

@@ -38,6 +38,6 @@ def WhisperConfig(
     }  # fmt: skip
     return TransformerConfig(
         vocab_size=vocab_size, encoder=stacks["encoder"], decoder=stacks["decoder"],
-        features=features, logits=Logits(tied_logits), dropout_rate=dropout_rate, dtype=dtype, pad_id=pad_id, eos_id=eos_id,
-        more_eos_ids=more_eos_ids, start_id=decoder_start_id,
+        features=features, logits=Logits(tied_logits), dropout_rate=dropout_rate, dtype=dtype,
+        pad_id=pad_id, eos_id=eos_id, more_eos_ids=more_eos_ids, start_id=decoder_start_id,
     )  # fmt: skip

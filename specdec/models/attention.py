@@ -14,8 +14,10 @@ Shapes: B batch, T tokens of a call, M entries, H heads, K head_dim, I = H * K.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -35,7 +37,7 @@ def entries(x: Float[Array, "b t i"], heads: int) -> Float[Array, "b h t k"]:
 def attend(
     ops: ModuleType, heads: int, query: Float[Array, "b t i"], keys: Float[Array, "b g m k"],
     values: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"],
-    softcap: float | None = None,
+    softcap: float | None = None, *, encoded: bool = False,
 ) -> Float[Array, "b t i"]:  # fmt: skip
     """softmax(query keys + bias) values, head by head; the softmax in float32.
 
@@ -45,8 +47,10 @@ def attend(
       bias: of the scores; what is not to be seen has a large negative number. Where keys are shared
         it is that of all heads.
       softcap: C, where scores are C tanh(score / C) before the bias.
+      encoded: keys and values are an encoder's, and values as ``ops.encoded_values`` has them.
     """
     batch, count, width = query.shape
+    mix = ops.mix_encoded if encoded else ops.mix
     side_by_side = keys.shape[3] > width // heads
     if side_by_side:
         own = (jnp.arange(width) // (width // heads) == jnp.arange(heads)[:, None])[:, None]
@@ -56,11 +60,34 @@ def attend(
     else:
         own, rows = None, sharing(query, heads, keys.shape[1])
         bias = _for_sharing(bias, rows.shape[2] // count)
+        size = rows.dtype.itemsize * rows.size // rows.shape[3] * keys.shape[2]
+        if count > 1 and size > ops.SCORES_AT_ONCE:
+            return _side_by_side(_head_by_head(ops, rows, keys, values, bias, softcap, mix), count)
     weights, total = softmax_parts(_capped(ops.scores(rows, keys), softcap) + bias)
-    out = ops.mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
+    out = mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
     if own is not None:
         return jnp.sum(jnp.where(own, out.reshape(batch, heads, count, width), 0), axis=1)
     return _side_by_side(out, count)
+
+
+def _head_by_head(
+    ops: ModuleType, rows: Float[Array, "b g t k"], keys: Float[Array, "b g m k"],
+    values: Float[Array, "b g ..."], bias: Float[Array, "#b #g #t m"], softcap: float | None,
+    mix: Callable[[Array, Array], Array],
+) -> Float[Array, "b g t k"]:  # fmt: skip
+    """Attention of one head of one row after the other: the scores of all are too many at once."""
+    groups = rows.shape[1]
+
+    def one(given: tuple[Array, ...]) -> Array:
+        number, *parts = given
+        row, key, value = (part[None, None] for part in parts)
+        at = number // groups % len(bias), number % groups % bias.shape[1]
+        own = jax.lax.dynamic_slice(bias, (*at, 0, 0), (1, 1, *bias.shape[2:]))
+        weights, total = softmax_parts(_capped(ops.scores(row, key), softcap) + own)
+        return (mix(weights.astype(value.dtype), value) / total.astype(value.dtype))[0, 0]
+
+    flat = (each.reshape(-1, *each.shape[2:]) for each in (rows, keys, values))
+    return jax.lax.map(one, (jnp.arange(len(rows) * groups), *flat)).reshape(rows.shape)
 
 
 def attend_to_both(
@@ -72,8 +99,8 @@ def attend_to_both(
     """:func:`attend` with one softmax over two sets of keys, values and biases.
 
     Args:
-      shared: of E rows, each of which B / E rows that follow each other attend to. No heads are
-        side by side.
+      shared: an encoder's, of E rows, each of which B / E rows that follow each other attend to. No
+        heads are side by side.
     """
     (keys, values, bias), (more_keys, more_values, more_bias) = own, shared
     batch, count, width = query.shape
@@ -94,7 +121,8 @@ def attend_to_both(
         -1, rows_each, groups, repeats, count, more.shape[3]
     )
     rest = rest.transpose(0, 2, 3, 1, 4, 5).reshape(*together.shape[:3], -1)
-    rest = _side_by_side(ops.mix(rest, more_values), rows_each * count).reshape(query.shape)
+    rest = _side_by_side(ops.mix_encoded(rest, more_values), rows_each * count)
+    rest = rest.reshape(query.shape)
     total = _side_by_side(jnp.broadcast_to(total, rows.shape), count)
     return (_side_by_side(out, count) + rest) / total.astype(values.dtype)
 

@@ -82,17 +82,16 @@ class _Timestamps:
         return _State(no, no, ~no, jnp.int32(self.first - 1))
 
     def allow(self, state: _State, logits: Float[Array, " v"]) -> Float[Array, " v"]:
-        tokens = jnp.arange(len(logits))
-        times, text = tokens >= self.first, tokens < self.eos
         ended = state.last & ~state.before  # The next segment begins, perhaps at once, or EOS.
-        refused = (tokens == self.none) | (times & (tokens < state.latest + ~ended))
-        refused |= times & state.last & state.before
-        refused |= text & ended
-        refused |= ~state.begun & (~times | (tokens > self.last_initial))
-        logits = jnp.where(refused, -jnp.inf, logits)
-        likeliest = jnp.max(jnp.where(times, -jnp.inf, logits))
-        together = jax.nn.logsumexp(jnp.where(times, logits, -jnp.inf))
-        return jnp.where(~times & (together > likeliest), -jnp.inf, logits)
+        ids = jnp.arange(len(logits))
+        others, times = ids[: self.first], ids[self.first :]
+        refused = (times < state.latest + ~ended) | (state.last & state.before)
+        refused |= ~state.begun & (times > self.last_initial)
+        times = jnp.where(refused, -jnp.inf, logits[self.first :])
+        refused = (others == self.none) | ((others < self.eos) & ended) | ~state.begun
+        others = jnp.where(refused, -jnp.inf, logits[: self.first])
+        must_follow = jax.nn.logsumexp(times) > jnp.max(others)
+        return jnp.concatenate([jnp.where(must_follow, -jnp.inf, others), times])
 
     def advance(self, state: _State, token: Int[Array, ""]) -> _State:
         is_time = token >= self.first

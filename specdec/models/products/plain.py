@@ -9,6 +9,7 @@ float32 means products in float32: without saying so a TPU rounds to bfloat16 an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import jax
@@ -23,6 +24,8 @@ from specdec.models.products.quantized import (
     to_int4,
     to_int8,
 )
+
+SCORES_AT_ONCE = sys.maxsize  # See ``few_tokens.py``: here a compiler cuts them as it likes.
 
 
 def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:
@@ -119,6 +122,14 @@ def mix(
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head."""
     return jnp.einsum("bhtm,bhmk->bhtk", weights, values, precision=precision(values))
+
+
+def encoded_values(values: Float[Array, "... s k"]) -> Float[Array, "... s k"]:
+    """An encoder's values as :func:`mix_encoded` reads them."""
+    return values
+
+
+mix_encoded = mix
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:

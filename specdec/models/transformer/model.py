@@ -330,7 +330,7 @@ class TransformerModel:
         count, parts = self.config.num_decoder_layers, self._parts(self.config.decoder)
         products = self.ops.product(params.cross_kv, output)
         if not isinstance(params.layers, tuple):
-            return _shared(EncodedInputs(*self._stacked(params, products), mask, output))
+            return self._shared(EncodedInputs(*self._stacked(params, products), mask, output))
         split = parts.split(products, 2 * count, "joined_kv")
         if params.kv_bias is not None:
             split = [each + params.kv_bias[i] for i, each in enumerate(split)]
@@ -344,7 +344,23 @@ class TransformerModel:
             split = [*keys, *split[count:]]
         heads = self._cached_heads(len(output))
         found = [attention.entries(each, heads) for each in split]
-        return _shared(EncodedInputs(tuple(found[:count]), tuple(found[count:]), mask, output))
+        return self._shared(EncodedInputs(tuple(found[:count]), tuple(found[count:]), mask, output))
+
+    def _shared(self, encoded: EncodedInputs) -> EncodedInputs:
+        """Encoded inputs as steps read them, of a size that a decode loop shares with others."""
+        size = encoded.mask.shape[1]
+        more = filler.shared(size) - size
+
+        def longer(leaf: Array) -> Array:
+            return jnp.pad(leaf, [*[(0, 0)] * (leaf.ndim - 2), (0, more), (0, 0)])
+
+        if more:
+            mask = jnp.pad(encoded.mask, ((0, 0), (0, more)))
+            parts = encoded.keys, encoded.values, encoded.output
+            keys, values, output = jax.tree.map(longer, parts)
+            encoded = EncodedInputs(keys, values, mask, output)
+        values = jax.tree.map(self.ops.encoded_values, encoded.values)
+        return dataclasses.replace(encoded, values=values)
 
     def _stacked(self, params: PackedTransformer, products: Float[Array, "b s j"]) -> Caches:
         """All layers' keys, and their values, of their joined kernels' products."""
@@ -483,17 +499,3 @@ class TransformerModel:
         if self.partitioning is None:
             return contextlib.nullcontext()
         return self.partitioning.resolving(batch_size)
-
-
-def _shared(encoded: EncodedInputs) -> EncodedInputs:
-    """Encoded inputs of a size that a decode loop shares with other lengths."""
-    size = encoded.mask.shape[1]
-    more = filler.shared(size) - size
-    if not more:
-        return encoded
-    mask = jnp.pad(encoded.mask, ((0, 0), (0, more)))
-    longer = jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [*[(0, 0)] * (leaf.ndim - 2), (0, more), (0, 0)]),
-        (encoded.keys, encoded.values, encoded.output),
-    )
-    return EncodedInputs(longer[0], longer[1], mask, longer[2])

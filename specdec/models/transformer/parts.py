@@ -54,7 +54,7 @@ Cross: TypeAlias = Callable[[kv.Number, PackedLayer, Float[Array, "b t d"]], Flo
 class EncodedInputs:
     """Encoded inputs, as decoding needs them."""
 
-    # Each layer's cross-attention keys and values.
+    # Each layer's cross-attention keys and values; these as ``ops.encoded_values`` has them.
     keys: kv.Entries
     values: kv.Entries
     mask: Bool[Array, "b s"]  # Which inputs are no filler.
@@ -228,11 +228,14 @@ class Parts:
 
     def attend(
         self, query: Float[Array, "b t i"], keys: Float[Array, "b g m k"],
-        values: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"],
+        values: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"], *,
+        encoded: bool = False,
     ) -> Float[Array, "b t i"]:  # fmt: skip
-        """Attention of queries to keys and values."""
+        """Attention of queries to keys and values, perhaps an encoder's."""
         heads, softcap = self.stack.num_heads, self.stack.attention_softcap
-        return attention.attend(self.ops, heads, query, keys, values, bias, softcap)
+        return attention.attend(
+            self.ops, heads, query, keys, values, bias, softcap, encoded=encoded
+        )
 
     def attention_within(
         self, layer: PackedLayer, x: Float[Array, "b t d"], view: View
@@ -298,7 +301,7 @@ class Parts:
             h = fused.cross_attention(query, keys, values, bias, self.stack.query_scale)
         else:
             (query,) = self.split(query, 1, "joined_kv")
-            h = self.attend(self._scaled(query), keys, values, bias)
+            h = self.attend(self._scaled(query), keys, values, bias, encoded=True)
         return h.reshape(*x.shape[:2], -1)
 
     def feed_forward(self, layer: PackedLayer, x: Float[Array, "b t d"]) -> Float[Array, "b t f"]:

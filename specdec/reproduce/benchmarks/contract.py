@@ -45,6 +45,9 @@ class Workload:
     # `ForcedAcceptance`); None for real acceptance.
     forced_alpha: float | None = None
     beam: BeamConfig | None = None  # Beam search instead of sampling.
+    # Audio files to transcribe, a row each, whose inputs are then empty; their tokens are text.
+    recordings: tuple[str, ...] = ()
+    repeats: int = 1  # Times that each recording follows itself.
     seed: int = 0  # Of random weights and of sampling.
 
     def __post_init__(self):
@@ -57,6 +60,10 @@ class Workload:
         if self.beam is not None:
             plain = self.lengths is None and self.forced_alpha is None and self.temperature == 0
             self.require(plain, "beams end by themselves, and neither sample nor are forced")
+        heard = not self.recordings or (
+            len(self.recordings) == count and self.lengths is None and self.beam is None
+        )
+        self.require(heard, "recordings are a row each, end by themselves, and have no beams")
         self.require(
             all(len({len(self.inputs[row]) for row in rows}) == 1 for rows in self.batches()),
             "the rows of a batch must be equally long; systems differ in how they pad",

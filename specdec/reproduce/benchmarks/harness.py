@@ -58,8 +58,14 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
     if unknown:
         raise WorkloadError(f"Unknown system {unknown[0]!r}; there are {', '.join(SYSTEMS)}.")
     first = "specdec beams" if workload.beam else "specdec autoregressive"
+    if workload.recordings:
+        first = "specdec transcribing"
     if not systems or systems[0] != first:
         raise WorkloadError(f'The first system must be "{first}": the others are compared with it.')
+    listens = bool(workload.recordings)
+    other = next((name for name in systems if SYSTEMS[name].listens != listens), "")
+    does = "transcribes" if listens else "reads texts"
+    workload.require(not other, f"it {does}, which {other} is not for")
     other = next((name for name in systems if bool(SYSTEMS[name].beams) != bool(workload.beam)), "")
     searches = "beams" if workload.beam else "no beams"
     workload.require(not other, f"it searches {searches}, which {other} is not for")
@@ -129,7 +135,7 @@ def check_tokens(
     pairs = list(zip(tokens, reference, strict=True))
     for row, (ours, theirs) in enumerate(pairs):
         workload.require(
-            len(ours) == len(theirs) or workload.beam is not None,
+            len(ours) == len(theirs) or bool(workload.beam or workload.recordings),
             f"{name} emitted {len(ours)} tokens for row {row} where {len(theirs)} were asked of it",
         )
     if SYSTEMS[name].exact and workload.forced_alpha is None:

@@ -55,6 +55,18 @@ def prompts(
     )]  # fmt: skip
 
 
+def recordings(
+    target: str, files: Sequence[str], repeats: Sequence[int] = (1,), gamma: int = 6
+) -> list[Workload]:
+    """A checkpoint that listens to audio files; a workload for each number of repeats."""
+    return [Workload(
+        f"{Path(target).name} on {', '.join(Path(file).stem for file in files)}"
+        + (f" {times} times in a row" if times > 1 else ""),
+        resolve(target, "target"), None, ((),) * len(files), None, 448, gamma=gamma,
+        recordings=tuple(map(str, files)), repeats=times,
+    ) for times in repeats]  # fmt: skip
+
+
 def random_weights(
     name: str, target: Config, draft: Config, gamma: int, forced_alphas: Sequence[float | None],
     input_lens: Sequence[int] = (64,), output_lens: Sequence[int] = (64,),

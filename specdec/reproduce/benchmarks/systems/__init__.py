@@ -36,17 +36,22 @@ class Entry:
     own: bool = False  # Whether it is specdec: samples, forces acceptance.
     drawn: bool = False  # Whether it can draw random weights itself, so that they need no files.
     beams: tuple[Rule, ...] = ()  # Rules by which it searches beams; none if it does not.
+    listens: bool = False  # Whether it transcribes recordings.
 
     @property
     def guesses(self) -> bool:
         """Whether it is specdec's speculative decoding."""
-        return self.own and self.method.startswith("speculative") and not self.beams
+        guesses = self.own and self.method.startswith("speculative")
+        return guesses and not self.beams and not self.listens
 
 
 _HUGGINGFACE = ("torch", "transformers")
 _own = functools.partial(Entry, "specdec_loop", keeps="programs", own=True)
 _ct2 = functools.partial(
     Entry, "ct2", needs=("ctranslate2",), converts=_HUGGINGFACE, keeps="conversion"
+)
+_listening = functools.partial(
+    Entry, "specdec_transcribing", keeps="programs", own=True, listens=True
 )
 _RULES: tuple[Rule, ...] = ("t5x", "huggingface")
 
@@ -80,4 +85,20 @@ SYSTEMS = {
     "transformers beams": Entry("huggingface", "beams", _HUGGINGFACE, beams=("huggingface",)),
     "CTranslate2 beams, float32": _ct2("float32", beams=("huggingface",)),
     "T5X beams": Entry("t5x", "beams", beams=("t5x",)),
+    "specdec transcribing": _listening("autoregressive"),
+    "specdec transcribing, Quantized":
+        _listening("speculative"),
+    "specdec transcribing, overlapping windows":
+        _listening("autoregressive, overlapping"),
+    "specdec transcribing, 8 overlapping windows at once":
+        _listening("autoregressive, overlapping, 8"),
+    "specdec transcribing, Quantized, 8 overlapping windows at once":
+        _listening("speculative, overlapping, 8"),
+    "transformers transcribing":
+        Entry("huggingface_transcribing", "greedy", _HUGGINGFACE, listens=True),
+    # Its features differ in the last bits, and so may its words.
+    "faster-whisper float32": Entry(
+        "faster_whisper_transcribing", "float32", ("faster_whisper",), _HUGGINGFACE,
+        keeps="conversion", exact=False, listens=True,
+    ),
 }  # fmt: skip

@@ -122,7 +122,7 @@ def load_pair(
     if tokenizer is not None and tokenizer.languages is not None:
         loaded = translating(loaded, tokenizer.languages, target_language)
     listening = None
-    if loaded.model.input_shape is not None:
+    if loaded.model.input_shape is not None and tokenizer is not None:
         listening = open_listening(Path(located(source)), loaded.model, tokenizer)
     name = f"{name}, {weights} weights" if weights else name
     return Pair(loaded, opened, tokenizer, name, listening)

@@ -145,6 +145,31 @@ BARTS = {
     "pegasus_odd": Family("PegasusForConditionalGeneration", _ODD | UNTIED, _TWICE),
 }  # fmt: skip
 
+_WHISPER = {
+    "vocab_size": VOCABULARY, "num_mel_bins": 6, "d_model": 32, "max_source_positions": 20,
+    "max_target_positions": 48, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48, "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 2,
+    "decoder_start_token_id": 3, "begin_suppress_tokens": None,
+}  # fmt: skip
+_NOT_AT_FIRST = _TWICE | {"begin_suppress_tokens": [2, 30], "suppress_tokens": [5, 8]}
+WHISPERS = {
+    "whisper": Family("WhisperForConditionalGeneration", _WHISPER, _NOT_AT_FIRST),
+    "whisper_odd": Family(
+        "WhisperForConditionalGeneration",
+        _WHISPER | {
+            "vocab_size": 53, "num_mel_bins": 7, "d_model": 18, "max_source_positions": 9,
+            "max_target_positions": 43, "encoder_layers": 1, "decoder_layers": 3,
+            "encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 29,
+            "decoder_ffn_dim": 29, "activation_function": "relu", "pad_token_id": 1,
+        },
+        _TWICE,
+    ),
+    "whisper_untied": Family(
+        "WhisperForConditionalGeneration", _WHISPER | UNTIED | {"decoder_layers": 1}, _TWICE
+    ),
+}  # fmt: skip
+
 _GPT = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 1, "n_positions": 96}
 GPTS = {
     "gpt2": Family(
@@ -258,7 +283,7 @@ ROTARY = {
                "sliding_window": 5, "pad_token_id": -1},
     ),
 }  # fmt: skip
-FAMILIES = {**T5S, **BARTS, **GPTS, **ROTARY}
+FAMILIES = {**T5S, **BARTS, **WHISPERS, **GPTS, **ROTARY}
 
 
 def random_model(name: str, seed: int = 0) -> Any:
@@ -305,7 +330,7 @@ def _made(transformers: Any, family: Family) -> Any:
 
 def _fill(weight: Any, path: str, name: str, config: Any, generator: Any) -> None:
     """Layers outweigh the embedding, or else every token would predict itself."""
-    width = weight.shape[-1]
+    width = weight.shape[1:].numel()
     noise = {"generator": generator}
     if name in GPTS or name in ROTARY:
         wide = weight.ndim > 1 and "embed" not in path
@@ -328,7 +353,7 @@ def _fill(weight: Any, path: str, name: str, config: Any, generator: Any) -> Non
     elif path.endswith("bias"):
         weight.normal_(std=0.2, **noise)
     elif "embed_positions" in path:
-        if "bart" in name:  # Sines stay as they are.
+        if "bart" in name or name in WHISPERS:  # Sines stay as they are.
             weight.normal_(std=1.0, **noise)
     elif "embed_tokens" in path or "shared" in path or "lm_head" in path:
         weight.normal_(std=2.5 * width**-0.5, **noise)

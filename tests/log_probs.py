@@ -32,6 +32,9 @@ def assert_same_log_probs(theirs, ours, lengths=(24, 5, 13), tolerance=TOLERANCE
     inputs, outputs = (
         np.where(ids == pad, (pad + 1) % vocab_size, ids) for ids in (inputs, outputs)
     )
+    if loaded.model.input_shape is not None:
+        inputs = sounds(len(lengths), loaded.model.input_shape)
+        lengths = [inputs.shape[1]] * len(lengths)
     prompt = loaded.model.prompt(inputs, np.array(lengths))
     last = np.asarray(prompt.prefix)[np.arange(len(lengths)), np.asarray(prompt.prefix_lengths) - 1]
     read = np.concatenate([last[:, None], outputs[:, :-1]], axis=1)
@@ -44,6 +47,22 @@ def assert_same_log_probs(theirs, ours, lengths=(24, 5, 13), tolerance=TOLERANCE
         np.testing.assert_allclose(found[row], expected, rtol=0, atol=tolerance)
     spread = np.std(np.asarray(found), axis=-1)
     assert np.median(spread) > 0.5, "a model that tells little of each token shows little"
+
+
+def sounds(count, shape):
+    """Features of some recordings, [count, frames, mel bins]."""
+    return np.random.default_rng(1).normal(size=(count, *shape)).astype(np.float32)
+
+
+def as_theirs(given, real=None):
+    """Keywords of texts, or of sounds, for a model of transformers; all of them real if None."""
+    import torch
+
+    given = torch.tensor(given)
+    if given.ndim == 3:
+        return {"input_features": given.mT}
+    mask = torch.ones_like(given) if real is None else torch.tensor(real).long()
+    return {"input_ids": given, "attention_mask": mask}
 
 
 def read_by_transformers(directory):
@@ -64,7 +83,7 @@ def _log_probs(model, text, read):
     with torch.no_grad():
         if model.config.is_encoder_decoder:
             logits = model(
-                input_ids=torch.tensor(text)[None], decoder_input_ids=torch.tensor(read)[None]
+                **as_theirs(text[None]), decoder_input_ids=torch.tensor(read)[None]
             ).logits
         else:
             whole = np.concatenate([text[:-1], read])  # The first that is read ends the text.

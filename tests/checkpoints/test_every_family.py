@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from families import FAMILIES
-from log_probs import assert_same_log_probs
+from families import FAMILIES, WHISPERS
+from log_probs import as_theirs, assert_same_log_probs, sounds
 from safetensors.numpy import load_file
 from slow import slow
 from tiny import logits_along
@@ -19,8 +19,9 @@ from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.architectures import init_params, network, parameter_shapes
 from specdec.checkpoints.families import MODEL_TYPES
 from specdec.models import attention
+from specdec.models.transformer import model as steps
 from specdec.models.transformer import parts, views
-from specdec.models.transformer.arithmetic import angles, turned
+from specdec.models.transformer.arithmetic import angles, turned, windows
 from specdec.models.transformer.config import Stack
 from specdec.models.transformer.model import TransformerModel
 from specdec.models.transformer.parts import Parts
@@ -30,23 +31,21 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def network_inputs(config, length=40):
-    """Ragged texts and outputs, and what of the texts is real; a decoder has outputs alone."""
+    """Ragged texts or sounds, outputs, and what of texts is real; a decoder has outputs alone."""
     generator, size = np.random.default_rng(0), min(config.vocab_size, 45)
     tokens, outputs = generator.integers(5, size, (2, 3, length))
     if config.reads_prefix:
         return (outputs,), None
+    if config.features is not None:
+        return (sounds(3, config.input_shape), outputs), None
     real = np.arange(length) < np.array([length, 3, 17])[:, None]
     return (np.where(real, tokens, config.pad_id), outputs), real
 
 
 def expected_logits(torch, model, given, real):
+    read = {"decoder_input_ids": torch.tensor(each) for each in given[1:]}
     with torch.no_grad():
-        if real is None:
-            return model(torch.tensor(given[0])).logits.numpy()
-        return model(
-            input_ids=torch.tensor(given[0]), attention_mask=torch.tensor(real).long(),
-            decoder_input_ids=torch.tensor(given[1]),
-        ).logits.numpy()  # fmt: skip
+        return model(**as_theirs(given[0], real), **read).logits.numpy()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -112,7 +111,7 @@ LOOPED = [name for name in FAMILIES if name != "t5_odd"]
 # Of each architecture one, and each rule that a generation_config.json asks for.
 QUICK = [
     ("madlad400", "chain"), ("bart", "tree"), ("m2m_100", "chain"), ("marian", "plain"),
-    ("gpt2_untied", "chain"), ("gemma3_whole", "tree"), ("t5gemma2", "chain"),
+    ("whisper", "chain"), ("gpt2_untied", "chain"), ("gemma3_whole", "tree"), ("t5gemma2", "chain"),
 ]  # fmt: skip
 
 
@@ -138,7 +137,10 @@ def pair_of(made, rewritten, tmp_path_factory):
 
 
 def texts_of(model, sizes):
-    """Ids of texts for a model, none of them its pad; an encoder's end with EOS."""
+    """Ids of texts for a model, none of them its pad; an encoder's end with EOS. Or sounds."""
+    if model.config.model_type == "whisper":
+        shape = 2 * model.config.max_source_positions, model.config.num_mel_bins
+        return list(sounds(len(sizes), shape))
     generator, encoder = np.random.default_rng(1), model.config.is_encoder_decoder
     ends = [model.generation_config.eos_token_id[0]] if encoder else []
     return [[*generator.integers(21, 45, size).tolist(), *ends] for size in sizes]
@@ -146,12 +148,13 @@ def texts_of(model, sizes):
 
 def theirs_of(torch, model, texts, **options):
     """What transformers' own loop makes of each text alone, without what stands before it."""
+    from transformers import GenerationMixin
+
     found = []
     for text in texts:
-        ids = torch.tensor([text])
         with torch.no_grad():
-            whole = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=LIMIT,
+            whole = GenerationMixin.generate(  # Whisper's own one is of whole recordings.
+                model, **as_theirs(np.array([text])), do_sample=False, max_new_tokens=LIMIT,
                 return_dict_in_generate=True, output_scores=True, **options,
             )  # fmt: skip
         start = 1 if model.config.is_encoder_decoder else len(text)
@@ -178,15 +181,16 @@ def test_greedy_tokens(torch, made, pair_of, name, way):
     "name", [name if name in ("marian", "t5gemma2") else slow(name) for name in FAMILIES]
 )
 def test_beams(torch, made, pair_of, name):
-    """Lists of four of texts of several lengths: tokens, order and scores; speculative ones too."""
-    model, pair = made(name)[0], pair_of(name)
+    """Lists of texts of several lengths: tokens, order and scores; speculative ones too."""
+    model, pair, count = made(name)[0], pair_of(name), 5 if name in WHISPERS else 4
     texts = texts_of(model, (1, 3, 9))
     options = {
-        "max_decode_len": LIMIT, "beam": specdec.BeamConfig(4, rule="huggingface"), "num_return": 4
+        "max_decode_len": LIMIT, "beam": specdec.BeamConfig(count, rule="huggingface"),
+        "num_return": count,
     }  # fmt: skip
     out = pair.generate(texts, method="beam", batch_size=3, **options)
     fast = pair.generate(texts, method="speculative_beam", gamma=2, batch_size=3, **options)
-    expected = theirs_of(torch, model, texts, num_beams=4, num_return_sequences=4)
+    expected = theirs_of(torch, model, texts, num_beams=count, num_return_sequences=count)
     for found, again, (rows, whole) in zip(out.beams, fast.beams, expected, strict=True):
         for ours, same, theirs in zip(found, again, rows, strict=True):
             assert ours.tokens.tolist() == theirs[: len(ours.tokens)]
@@ -229,6 +233,15 @@ def _off_by_one(patch):
     )
 
 
+def _next_frames(patch):
+    """Of the second convolution."""
+
+    def broken(x, stride):
+        return windows(x[:, stride - 1 :], stride)
+
+    patch.setattr(steps, "windows", broken)
+
+
 def _adds_to_the_sum(patch):
     """Though norms are after each part."""
     patch.setattr(Parts, "_before", lambda self, norm: norm)
@@ -249,7 +262,9 @@ MUTANTS = {
         _set(parts, "embedding_scale", lambda width, dtype: 1),
         ("gemma2", "mbart", "t5gemma", "t5gemma2"),
     ),
-    "the next position": (_off_by_one, ("bart", "m2m_100")),
+    "the next position": (_off_by_one, ("bart", "m2m_100", "whisper")),
+    "the next frames": (_next_frames, ("whisper", "whisper_odd")),
+    "frames rectified": (_set(steps, "ACTIVATIONS", {"gelu_exact": jax.nn.relu}), ("whisper",)),
     "no bias of the logits": (_no_bias, ("bart",)),
     "added to the sum": (_adds_to_the_sum, ("bart",)),
     "queries not divided": (_set(Stack, "query_scale", 1.0), ("m2m_100",)),

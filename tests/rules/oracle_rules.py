@@ -115,12 +115,13 @@ def opened(rules):
     return tuple(rule.open(TARGET) for rule in each)
 
 
-def distributions(table, adjust):
+def distributions(table, adjust, limit=LIMIT):
     """All distributions that may come up, as fractions."""
     rows = {tuple(row) for row in np.asarray(table, np.float64)}
+    tokens = [token for token in range(table.shape[1]) if token not in TOY.eos_ids]
     found = set()
-    for count in range(LIMIT):
-        for output in itertools.product((0, 2), repeat=count):
+    for count in range(limit):
+        for output in itertools.product(tokens, repeat=count):
             for row in rows:
                 try:
                     logits = adjust(np.array(row), output)
@@ -136,11 +137,14 @@ def cells_of(drafter, verifier, targets, drafts):
     """The grid of a drafter and a verifier with these distributions."""
     tree = drafter.topology
     if isinstance(verifier, PointMassVerifier):
-        points = [tuple(WHOLE * (i == x) for i in range(3)) for x in range(3)]
+        tokens = range(len(min(targets)))
+        points = [tuple(WHOLE * (i == x) for i in tokens) for x in tokens]
         return recursive_grid(targets, points, tree.siblings, 1, False, several=True)
     independent = tree.is_chain or drafter.independent
     drawn = (
-        {*drafts} if independent else {*drafts, *(without(q, x) for q in drafts for x in range(3))}
+        {*drafts}
+        if independent
+        else {*drafts, *(without(q, x) for q in drafts for x in range(len(q)))}
     )
     proposal = tuple(sorted({float(x) for q in drawn for x in cumulative(q) if 0 < x < 1}))
     if isinstance(verifier, BlockVerifier):
@@ -153,31 +157,39 @@ def cells_of(drafter, verifier, targets, drafts):
 
 
 def off(name, drafter, verifier, *, follows=True, engine=Engine, rules=None):
-    """How far the loop is from the distribution of the rule, at worst of two rows.
+    """How far the loop is from the distribution of a rule by its name; see :func:`off_by`."""
+    given, adjust = RULES[name]
+    target = QUARTERS if name in _WIDE else STEEP
+    rules = opened(given) if rules is None else rules
+    loop = engine(TOY, drafter, verifier)
+    return off_by(rules, adjust, loop, follows=follows, target=target)
+
+
+def off_by(rules, adjust, engine, *, follows=True, target=STEEP, draft=COINS, limit=LIMIT):
+    """How far the loop is from the distribution of rules, at worst of two rows.
 
     Args:
-      follows: whether the draft follows the rule, too.
-      rules: opened ones, in place of the named.
+      rules: opened ones.
+      adjust: the same written again.
+      follows: whether the draft follows the rules, too.
+      target, draft: tables of logits.
     """
-    given, adjust = RULES[name]
-    rules = opened(given) if rules is None else rules
-    target = QUARTERS if name in _WIDE else STEEP
+    model, drafter, verifier = engine.target, engine.drafter, engine.verifier
     targets, drafts = (
-        distributions(target, adjust),
-        distributions(COINS, lambda logits, output: logits),
+        distributions(target, adjust, limit),
+        distributions(draft, lambda logits, output: logits, 1),
     )
     if isinstance(verifier, TraversalVerifier):  # It looks behind what is not allowed, too.
-        targets |= distributions(target, lambda logits, output: logits)
+        targets |= distributions(target, lambda logits, output: logits, 1)
     if follows:
-        drafts |= distributions(COINS, adjust)
+        drafts |= distributions(draft, adjust, limit)
     cells = cells_of(drafter, verifier, targets, drafts)
-    draft = DraftParams(COINS, SAMPLED.traced(rules if follows else ()))
+    drawn = DraftParams(draft, SAMPLED.traced(rules if follows else ()))
     found = exact_distribution(
-        engine(TOY, drafter, verifier), EngineParams(target, SAMPLED.traced(rules), draft),
-        PROMPT, limit=LIMIT, grid=cells,
-    )  # fmt: skip
+        engine, EngineParams(target, SAMPLED.traced(rules), drawn), PROMPT, limit=limit, grid=cells
+    )
     truth = model_distribution(
-        TOY, target, PROMPT, lambda x: reference_distribution(x, SAMPLED), limit=LIMIT,
+        model, target, PROMPT, lambda x: reference_distribution(x, SAMPLED), limit=limit,
         adjust=adjust,
     )  # fmt: skip
     assert truth[0] != truth[1]

@@ -4,6 +4,9 @@ Each is ``reference(logits [V], output) -> logits [V]`` behind the prefix of the
 its start token 0. EOS is token 1.
 """
 
+import itertools
+import re
+
 import numpy as np
 
 EOS = 1
@@ -104,5 +107,28 @@ def allowed(sequences):
         whole = [(*each, EOS) for each in sequences]
         n = len(output)
         return only(logits, {s[n] for s in whole if s[:n] == output and len(s) > n})
+
+    return adjust
+
+
+def timestamps(start, none):
+    """Of Whisper: 't' is a timestamp, one from ``start`` on, and 'x' is text."""
+    grammar = re.compile("(t(x+(ttx+)*(tt?)?)?)?")
+
+    def fits(output):
+        times = [token for token in output if token >= start]
+        # A segment's end is behind its beginning, and the next one may begin there.
+        rise = all(
+            a < b or (a == b and i % 2) for i, (a, b) in enumerate(itertools.pairwise(times))
+        )
+        kinds = "".join("t" if token >= start else "x" for token in output)
+        return rise and none not in output and grammar.fullmatch(kinds)
+
+    def adjust(logits, output):
+        assert fits(output)
+        tokens = {t for t in range(len(logits)) if t != EOS and fits((*output, t))}
+        found = only(logits, tokens | ({EOS} if output else set()))
+        together = np.logaddexp.reduce(found[start:])
+        return masked(found, range(start)) if together > max(found[:start]) else found
 
     return adjust

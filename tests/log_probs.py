@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tiny import logits_along
+from tiny import logits_along, sounds
 
 from specdec.checkpoints.loading import load_model
 
@@ -47,11 +47,6 @@ def assert_same_log_probs(theirs, ours, lengths=(24, 5, 13), tolerance=TOLERANCE
         np.testing.assert_allclose(found[row], expected, rtol=0, atol=tolerance)
     spread = np.std(np.asarray(found), axis=-1)
     assert np.median(spread) > 0.5, "a model that tells little of each token shows little"
-
-
-def sounds(count, shape):
-    """Features of some recordings, [count, frames, mel bins]."""
-    return np.random.default_rng(1).normal(size=(count, *shape)).astype(np.float32)
 
 
 def as_theirs(given, real=None):

@@ -13,6 +13,7 @@ from specdec.models.rotary.config import Rope, RotaryConfig, Stack
 from specdec.models.t5.config import T5Config
 from specdec.models.transformer.config import Absolute, Relative
 from specdec.models.transformer.network import init_params
+from specdec.models.whisper.config import WhisperConfig
 
 TINY = {
     "v1.1": T5Config(
@@ -63,6 +64,14 @@ TINY_BART = {
         num_heads=4, d_ff=20, positions="sinusoidal", position_offset=0, embedding_norm=False,
         scaled_embedding=True, activation="silu", tied_logits=False, encoder_vocab_size=23,
         pad_id=18, eos_id=1, decoder_start_id=18,
+    ),
+}  # fmt: skip
+
+TINY_WHISPER = {
+    "whisper": WhisperConfig(
+        vocab_size=19, features=5, d_model=16, num_encoder_layers=1, num_decoder_layers=2,
+        num_heads=2, d_ff=24, encoder_positions=6, decoder_positions=48, pad_id=0, eos_id=1,
+        decoder_start_id=2,
     ),
 }  # fmt: skip
 
@@ -169,7 +178,7 @@ def _noisy(params, seed, stddev):
     return jax.tree.unflatten(tree, noisy)
 
 
-EVERY = {**TINY_T5, **TINY_GPT, **TINY_BART, **TINY_ROTARY}
+EVERY = {**TINY_T5, **TINY_GPT, **TINY_BART, **TINY_WHISPER, **TINY_ROTARY}
 
 
 def ragged_inputs(batch, length, vocab_size, seed=0):
@@ -182,8 +191,16 @@ def ragged_inputs(batch, length, vocab_size, seed=0):
     return jnp.asarray(rows)
 
 
+def sounds(count, shape):
+    """Features of some sounds, [count, frames, mel bins]."""
+    return np.random.default_rng(1).normal(size=(count, *shape)).astype(np.float32)
+
+
 def prompt_of(model, inputs):
-    """Rows that are padded with 0 as a model takes them."""
+    """Rows that are padded with 0 as a model takes them; one that listens has a sound for each."""
+    if model.input_shape is not None:
+        count, (frames, _) = len(inputs), model.input_shape
+        return model.prompt(sounds(count, model.input_shape), np.full(count, frames, np.int32))
     return model.prompt(inputs, jnp.sum(jnp.asarray(inputs) != 0, axis=1))
 
 

@@ -27,6 +27,10 @@ WRONG = [
     ("llama", {"window": (-1, 0), "sliding": (True,)}, "window must be at least 0"),
     ("llama", {"attention_softcap": 0.0}, "attention_softcap must be a positive number"),
     ("llama", {"merged_attention": True}, "merged_attention, .* need an encoder"),
+    ("llama", {"features": 5}, "features need an encoder"),
+    ("v1.1", {"features": 5}, "features are of encoders with absolute positions"),
+    ("whisper", {"encoder_vocab_size": 19}, "are of encoders that read tokens, not features"),
+    ("whisper", {"encoding_width": 16}, "are of encoders that read tokens, not features"),
     # As in no family.
     ("llama", {"norm": Norm("layer")}, "norm and biases are as in no family"),
     ("llama", {"biases": "all"}, "norm and biases are as in no family"),

@@ -165,7 +165,8 @@ def model_of(family):
 
 
 FAMILIES = pytest.mark.parametrize(
-    "family", ["v1.1", "gpt", "bart", *map(slow, ("v1.0", "gpt_untied", "m2m_100", "marian"))]
+    "family",
+    ["v1.1", "gpt", "bart", *map(slow, ("v1.0", "gpt_untied", "m2m_100", "marian", "whisper"))],
 )
 
 

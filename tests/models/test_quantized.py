@@ -113,7 +113,8 @@ def along(model, params, length, target=None):
 
 
 @pytest.mark.parametrize(
-    ("variant", "layout"), [("v1.0", "out_in"), ("marian", "out_in"), ("t5gemma2", "in_out")]
+    ("variant", "layout"),
+    [("v1.0", "out_in"), ("marian", "out_in"), ("t5gemma2", "in_out"), ("whisper", "out_in")],
 )
 def test_a_model_of_int8_weights_is_the_one_of_the_rounded_ones(variant, layout):
     """Tied and untied; with an encoder's embedding apart, queries that share keys, and biases."""
@@ -134,7 +135,7 @@ def test_a_model_of_int8_weights_is_the_one_of_the_rounded_ones(variant, layout)
 @pytest.mark.parametrize(
     ("variant", "bits", "layout"),
     [("v1.1", 8, "out_in"), ("v1.1", 4, "in_out"), ("v1.0", 4, "out_in"), ("marian", 8, "in_out"),
-     ("t5gemma", 4, "out_in")],
+     ("t5gemma", 4, "out_in"), slow("whisper", 4, "out_in")],
 )  # fmt: skip
 def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout):
     """Its own logits' kernel too, where the checkpoint ties it to the embedding."""
@@ -157,7 +158,7 @@ def test_a_quantized_model_is_the_one_of_a_rounded_decoder(variant, bits, layout
     np.testing.assert_allclose(along(few, packed, 3), expected, rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("variant", ["v1.0", "t5gemma2"])
+@pytest.mark.parametrize("variant", ["v1.0", "t5gemma2", slow("whisper")])
 def test_a_draft_of_the_target_shares_what_that_made_of_the_inputs(variant):
     model = decode_model(EVERY[variant])
     params = model.pack(random_params(EVERY[variant], 0))

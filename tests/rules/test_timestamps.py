@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rule_references as ref
 from oracle_cases import CAUGHT, CONTEXTS, LOSSLESS, PROMPT
-from oracle_rules import SAMPLED, off_by
+from oracle_rules import off_by
 
 import specdec
 from specdec.core.pytrees import pytree, static_field
@@ -40,7 +40,7 @@ ROWS, LENGTH = 40, 50
 
 @pytest.mark.parametrize("most_initial", [None, 4])
 def test_the_masks_of_transformers(most_initial):
-    """Behind 2,000 tokens: half of the rows follow the rule, half have any tokens here and there."""
+    """Behind 2,000 tokens: half of the rows follow the rule, half have any here and there."""
     torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
     processors = pytest.importorskip("transformers.generation.logits_process")
     options = SimpleNamespace(

@@ -39,7 +39,8 @@ class Pair:
       vocabulary: None if the checkpoints have none; then texts are token ids.
       texts: makes the texts of outputs.
       name: for results and tables.
-      listening: how the target's checkpoint listens; None for one that reads.
+      listening: how the target's checkpoint listens; None for one that reads, or that has no
+        vocabulary.
     """
 
     def __init__(
@@ -125,14 +126,11 @@ class Pair:
         Raises:
           ValueError: the draft would have to read them, or "auto" would.
         """
-        model, draft = self.target.model, self.draft.model
         if decoding.to_choose:
             raise ValueError('"auto" decodes some of the texts: give texts beside encoded.')
-        if decoding.guesses and draft is not None and draft.model.encodes(draft.params):
-            raise ValueError(
-                f"The draft ({draft.source}) has an encoder of its own: give texts beside encoded."
-            )
-        shape = model.input_shape
+        if decoding.guesses and self.draft.encodes:
+            raise ValueError("The draft has an encoder of its own: give texts beside encoded.")
+        shape = self.target.model.input_shape
         nothing = np.zeros(0, np.int32) if shape is None else np.zeros((0, shape[1]), np.float32)
         return [nothing] * count
 
@@ -191,14 +189,13 @@ class Pair:
             that cannot be read (AudioError); an option out of range.
           TypeError: an unknown option.
         """
-        samples, is_one = self._read(audio, rate)
+        samples, is_one = read_all(audio, rate, self._listens()[0])
         found = self.transcriber(decoding, **options).transcribe(samples, progress=progress)
         return found.transcripts[0] if is_one else found.transcripts
 
     def transcriber(self, decoding: Decoding | None = None, **options: Any) -> Transcriber:
         """What :meth:`transcribe` does with these options; its result has counts, too."""
-        if self.listening is None or self.vocabulary is None:
-            raise ValueError(f"{self.target.source} reads texts and does not listen: use generate.")
+        listening, vocabulary = self._listens()
         known = {field.name for field in dataclasses.fields(Transcription)}
         how = Transcription(**{name: options.pop(name) for name in known & options.keys()})
         for name in ("max_decode_len", "num_samples", "time_limit", "stop", "max_input_len"):
@@ -207,12 +204,23 @@ class Pair:
                 raise ValueError(f"transcribe has no {name}: leave it out, or give {hint} instead.")
         refuse_unknown(options, "transcribe", tuple(known))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
-        return Transcriber(self.target, self.draft, self.vocabulary, self.listening, how, decoding)
+        return Transcriber(self.target, self.draft, vocabulary, listening, how, decoding)
 
-    def _read(self, audio: Any, rate: int | None) -> tuple[list[np.ndarray], bool]:
-        if self.listening is None:
-            raise ValueError(f"{self.target.source} reads texts and does not listen: use generate.")
-        return read_all(audio, rate, self.listening)
+    def _listens(self) -> tuple[Listening, Tokenizer]:
+        """How the target listens, and its vocabulary.
+
+        Raises:
+          ValueError: it does not listen, or has no vocabulary.
+        """
+        source = self.target.source
+        if self.target.model.input_shape is None:
+            raise ValueError(f"{source} reads texts and does not listen: use generate.")
+        if self.listening is None or self.vocabulary is None:
+            raise ValueError(
+                f"{source} has no vocabulary, whose special tokens transcribe needs: put its "
+                "tokenizer.json beside its weights."
+            )
+        return self.listening, self.vocabulary
 
     def decoder(
         self, decoding: Decoding | None = None, *, width: int = 1, **options: Any

@@ -94,6 +94,7 @@ class OpenDraft:
     # None for a draft of chains only.
     trees: TreeShapes | None = "fixed"
     independent: bool = True  # Whether its siblings can be drawn with replacement.
+    encodes: bool = False  # Whether it reads inputs with an encoder of its own.
 
 
 # (topology, independent) -> a drafter of that shape; "independent": siblings with replacement.

@@ -220,7 +220,8 @@ class Hierarchical:
 
     def open(self, opening: Opening) -> OpenDraft:
         draft = draft_spec("Hierarchical.draft", self.draft)
-        loaded, inner = draft.open(opening).model, self.inner.open(opening)
+        opened, inner = draft.open(opening), self.inner.open(opening)
+        loaded = opened.model
         assert loaded
 
         def make(shape: Shape, catch_up: int) -> HierarchicalDrafter:
@@ -232,4 +233,4 @@ class Hierarchical:
             return DraftParams(loaded.params, sampling.traced()), inner.params(sampling)
 
         weights = (loaded.params, inner.weights)
-        return OpenDraft(make, params, weights, loaded, trees=None)
+        return OpenDraft(make, params, weights, loaded, trees=None, encodes=opened.encodes)

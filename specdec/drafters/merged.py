@@ -202,5 +202,6 @@ class Merged:
         most = min(each.most_guesses for each in opened)
         fewest = min(shapes, key=get_args(TreeShapes).index)
         return OpenDraft(
-            make, params, weights, model, most, chain=False, trees=fewest, independent=False
-        )
+            make, params, weights, model, most, chain=False, trees=fewest, independent=False,
+            encodes=any(each.encodes for each in opened),
+        )  # fmt: skip

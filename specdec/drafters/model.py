@@ -223,5 +223,5 @@ def model_draft(loaded: LoadedModel) -> OpenDraft:
 
     return OpenDraft(
         make, lambda sampling: DraftParams(loaded.params, sampling.traced()), loaded.params, loaded,
-        trees="best-first",
+        trees="best-first", encodes=loaded.model.encodes(loaded.params),
     )  # fmt: skip

@@ -100,20 +100,12 @@ class Listening:
         return np.ascontiguousarray(found["input_features"][0].T, np.float32)
 
 
-def open_listening(
-    directory: Path, model: LoadableModel, vocabulary: Tokenizer | None
-) -> Listening:
+def open_listening(directory: Path, model: LoadableModel, vocabulary: Tokenizer) -> Listening:
     """How the checkpoint of a directory listens.
 
     Raises:
-      CheckpointError: it has no vocabulary, lacks special tokens, or its features are of another
-        model.
+      CheckpointError: its vocabulary lacks special tokens, or its features are of another model.
     """
-    if vocabulary is None:
-        raise CheckpointError(
-            f"{directory} has no vocabulary, whose special tokens a model that listens needs: put "
-            "its tokenizer.json beside its weights."
-        )
     shape, path = model.input_shape, directory / PREPROCESSOR
     assert shape is not None
     settings = read_json(path) if path.is_file() else {"feature_size": shape[1]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from run_on_meshes import shards
-from tiny import changed, random_params
+from tiny import changed, random_params, sounds
 
 from specdec import DeviceMesh, SamplingConfig, load_pair
 from specdec.checkpoints import save_huggingface
@@ -18,6 +18,7 @@ from specdec.models.bart.config import BartConfig
 from specdec.models.gpt.config import GPTConfig
 from specdec.models.partitioning import T5X_RULES
 from specdec.models.rotary.config import RotaryConfig, Stack
+from specdec.models.whisper.config import WhisperConfig
 
 TOKENS = {"vocab_size": 64, "eos_id": 1}
 GPT = TOKENS | {"start_id": 2, "max_positions": 48}
@@ -42,6 +43,10 @@ TARGETS = {
         scaled_embedding=True, activation="silu", tied_logits=False, encoder_vocab_size=72,
         decoder_start_id=0, **BART,
     ),
+    "whisper": WhisperConfig(
+        **ENDS, features=5, d_model=32, num_encoder_layers=1, num_decoder_layers=2, num_heads=4,
+        d_ff=24, encoder_positions=6, decoder_positions=48, pad_id=0, decoder_start_id=2,
+    ),
     # An encoder of another width, with heads of its own.
     "t5gemma": RotaryConfig(
         **ENDS, **SHARED | WINDOWS, num_layers=2, attention_softcap=3.0, logits_softcap=5.0,
@@ -57,7 +62,7 @@ TARGETS = {
 }  # fmt: skip
 DRAFTS = {
     "gpt": GPTConfig(d_model=16, num_layers=1, num_heads=2, d_ff=20, **GPT),
-    "marian": changed(TARGETS["marian"], d_ff=8),
+    **{family: changed(TARGETS[family], d_ff=8) for family in ("marian", "whisper")},
     **{family: changed(TARGETS[family], num_layers=1) for family in ("t5gemma", "t5gemma2")},
 }
 SEEDS = {"target": 3, "draft": 1, "prime": 0}
@@ -110,8 +115,11 @@ def outweighing(path, array):
 
 def decoded(pair, **options) -> dict:
     """Tokens, their log-probabilities and counts."""
-    texts = PROMPTS if pair.target.model.reads_prefix else [row for row in PROMPTS if row]
+    model = pair.target.model
+    texts = PROMPTS if model.reads_prefix else [row for row in PROMPTS if row]
     texts += texts[: ROWS - len(texts)]
+    if model.input_shape is not None:
+        texts = list(sounds(ROWS, model.input_shape))
     out = pair.generate(texts, max_decode_len=LIMIT, batch_size=BATCH, seed=7, **options)
     stats = out.stats
     return {

@@ -57,9 +57,9 @@ def test_speculation_changes_no_greedy_token(report, family, mesh):
 
 @pytest.mark.parametrize(("family", "mesh"), CUT)
 def test_each_device_holds_its_part_of_the_target(report, family, mesh):
-    """Kernels with what is added to cut axes are cut; positions, norms and sums' biases are not."""
+    """Kernels with what is added to cut axes are cut; what is as wide as states is not."""
     shards, parts = report(family)["shards"][mesh], MESHES[family][mesh].model
-    whole = ("norm", "out_bias", "wo_bias", "cross_bias", "positions")
+    whole = ("norm", "out_bias", "wo_bias", "cross_bias", "positions", "conv")
     for name, (size, *held) in shards["target"].items():
         kept = any(word in name for word in whole)
         assert held == [size if kept else size // parts], name

@@ -1,5 +1,6 @@
 """Files as they travel: of other versions, with leftovers, and such as are of other networks."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -136,6 +137,9 @@ def test_a_head_that_is_not_the_embedding_though_the_config_ties_them(
 
 ROPE = "rope_parameters"
 REFUSED = [
+    ("whisper", {"scale_embedding": True}, "scale_embedding must be False"),
+    ("whisper", {"decoder_attention_heads": 2}, "decoder_attention_heads must be .* 4, got 2"),
+    ("whisper", {"num_mel_bins": 7}, r"conv1.weight has shape .*6.*, but config.json asks for"),
     ("bart", {"activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ("bart", {"decoder_attention_heads": 2}, "decoder_attention_heads must be .* 4, got 2"),
     ("bart", {"normalize_before": True}, "normalize_before must be False"),
@@ -167,6 +171,9 @@ def test_settings_that_no_family_has(tmp_path):
     for name, fields in (
         ("llama", {"query_key_norms": True, "biases": "qkv"}),
         ("marian", {"positions": "tensor2tensor"}),
+        ("whisper", {"scaled_embedding": True}),
+        ("whisper", {"layer_norm_epsilon": 1e-3}),
+        ("whisper", {"encoder": dataclasses.replace(EVERY["whisper"].encoder, activation="relu")}),
     ):
         config = changed(EVERY[name], **fields)
         with pytest.raises(CheckpointError, match="No family of transformers has these settings"):

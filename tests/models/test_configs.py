@@ -31,6 +31,8 @@ WRONG = [
     ("v1.1", {"features": 5}, "features are of encoders with absolute positions"),
     ("whisper", {"encoder_vocab_size": 19}, "are of encoders that read tokens, not features"),
     ("whisper", {"encoding_width": 16}, "are of encoders that read tokens, not features"),
+    ("bart", {"biases": "not_keys"}, "features and biases of all but keys are together"),
+    ("whisper", {"biases": "all"}, "features and biases of all but keys are together"),
     # As in no family.
     ("llama", {"norm": Norm("layer")}, "norm and biases are as in no family"),
     ("llama", {"biases": "all"}, "norm and biases are as in no family"),

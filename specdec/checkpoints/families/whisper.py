@@ -56,7 +56,16 @@ def parse_config(model_type: str, config: Fields, generation: Fields | None) -> 
 
 def model_type_of(config: TransformerConfig) -> str | None:
     """See :class:`Family`."""
-    return None if config.features is None else "whisper"
+    stack, encoder, shape = config.decoder, config.encoder, config.input_shape
+    if encoder is None or shape is None or config.max_positions is None:
+        return None
+    own = WhisperConfig(
+        config.vocab_size, shape[1], stack.d_model, encoder.num_layers, stack.num_layers,
+        stack.num_heads, stack.d_ff, shape[0] // 2, config.max_positions, stack.activation,
+        config.tied_logits, pad_id=0, eos_id=None, decoder_start_id=0,
+    )  # fmt: skip
+    same = (own.encoder, own.decoder, own.logits) == (encoder, stack, config.logits)
+    return "whisper" if same and not config.scaled_embedding else None
 
 
 def format_config(config: TransformerConfig, model_type: str) -> dict[str, Any]:

@@ -315,6 +315,12 @@ class TransformerConfig:
                 "features need an encoder."
             )
 
+        if (self.decoder.biases == "not_keys") != (self.features is not None):
+            raise ValueError(
+                "TransformerConfig.features and biases of all but keys are together in one family "
+                "and apart in none."
+            )
+
     def _check_encoder(self, encoder: Stack) -> None:
         own, other = ((type(s.positions), s.norm, s.biases) for s in (self.decoder, encoder))
         if own != other:

@@ -96,7 +96,7 @@ def open_parameters(weights: Weights, config: TransformerConfig) -> Opened:
 
 
 FAMILY = Family(
-    model_types={"whisper": "Distil-Whisper"},
+    model_types={"whisper": ""},
     public={"whisper-SIZE": "whisper_SIZE", "distil-SIZE": "distil_whisper_SIZE"},
     shape=WhisperConfig,
     parse_config=parse_config,

@@ -23,16 +23,23 @@ class Timestamps:
 
     Attributes:
       first: the token of 0.00; all from it on are timestamps. Text is what is before EOS.
-      none: the token that says that there are none, which must not follow.
+      none: the token that says that there are none, which must not follow; it is before the first.
       most_initial: the latest that an output may begin with, counted from 0.00; None for any.
 
     Raises:
-      ValueError: no token ids; opened, one outside the vocabulary, or a model without EOS.
+      ValueError: no token ids, or ``none`` is a timestamp; opened, one outside the vocabulary, or a
+        model without EOS.
     """
 
     first: Natural
     none: Natural
     most_initial: Natural | None = None
+
+    def __post_init__(self):
+        if self.none >= self.first:
+            raise ValueError(
+                f"Timestamps.none must be less than first = {self.first}, got {self.none}."
+            )
 
     def open(self, target: RuleTarget) -> OpenRule:
         if not target.eos_ids:

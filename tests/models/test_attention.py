@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec.models.attention import NEG_INF, attend, attend_to_both
-from specdec.models.products import plain
+from specdec.models.products import few_tokens, plain
 
 
 def _attention(query, keys, values, bias, softcap=None):
@@ -50,3 +50,25 @@ def test_shared_keys_are_as_copies_of_them(groups, softcap):
     all_bias = jnp.concatenate([bias, more_bias], axis=3)
     expected = _attention(apart(query), copied(all_keys), copied(all_values), all_bias, softcap)
     np.testing.assert_allclose(apart(both), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("groups", "heads_apart"), [(6, True), (6, False), (2, False)])
+def test_head_by_head_is_all_at_once(monkeypatch, groups, heads_apart):
+    """Each head of each row with its own bias, also where rows or heads share one."""
+    key = iter(jax.random.split(jax.random.key(groups), 4))
+    heads, size, batch, count, entries = 6, 4, 3, 10, 7
+    query = jax.random.normal(next(key), (batch, count, heads * size))
+    keys, values = (jax.random.normal(next(key), (batch, groups, entries, size)) for _ in "kv")
+    shape = (1, heads, count, entries) if heads_apart else (batch, 1, 1, entries)
+    bias = jax.random.normal(next(key), shape)
+    encoded = few_tokens.encoded_values(values)
+
+    def found():
+        at_once = attend(few_tokens, heads, query, keys, values, bias, 1.5)
+        of_inputs = attend(few_tokens, heads, query, keys, encoded, bias, 1.5, encoded=True)
+        return at_once, of_inputs
+
+    expected, _ = found()
+    monkeypatch.setattr(few_tokens, "SCORES_AT_ONCE", 0)
+    for each in found():
+        np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-6)

@@ -136,6 +136,9 @@ def test_attention_and_the_rest_equal_the_plain_ones(batch, tokens):
         fast = decode_jit(static_argnames=())(getattr(few_tokens, name))
         expected = getattr(plain, name)(*arguments)
         np.testing.assert_allclose(fast(*arguments), expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    fast = decode_jit(static_argnames=())(few_tokens.mix_encoded)
+    found = fast(weights, few_tokens.encoded_values(cache))
+    np.testing.assert_allclose(found, plain.mix(weights, cache), rtol=1e-5, atol=1e-5)
 
 
 def test_mean_square_of_an_odd_number_of_features():

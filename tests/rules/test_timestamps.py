@@ -178,9 +178,13 @@ def test_beams_as_many_as_there_are_outputs():
     [
         (specdec.Timestamps(3, 2), RuleTarget(5, (), False, 8), "needs a model with EOS"),
         (specdec.Timestamps(5, 2), RuleTarget(5, (1,), False, 8), "token 5, which is outside"),
-        (specdec.Timestamps(3, 9), RuleTarget(5, (1,), False, 8), "token 9, which is outside"),
     ],
 )
 def test_what_cannot_be_opened(rule, target, words):
     with pytest.raises(ValueError, match=words):
         rule.open(target)
+
+
+def test_no_timestamps_is_said_before_the_first():
+    with pytest.raises(ValueError, match="none must be less than first = 3, got 9"):
+        specdec.Timestamps(3, 9)

@@ -91,7 +91,7 @@ def test_short_recordings(both, language, timestamps):
     result = both.model.generate(
         features, return_timestamps=timestamps, language=language and language.lower(), task=task,
         max_new_tokens=12, return_dict_in_generate=True, output_scores=True, return_segments=True,
-        force_unique_generate_call=not timestamps,  # Timestamps may stand in its output all the same.
+        force_unique_generate_call=not timestamps,  # Its output may have timestamps all the same.
     )  # fmt: skip
     if timestamps:
         check(both, samples, ours, result["segments"][0])

@@ -96,7 +96,8 @@ def whisper(request):
         return extractor(samples, sampling_rate=RATE, return_tensors="pt", **options).input_features
 
     pair = specdec.load_pair(target=directory, draft=specdec.Quantized())
-    return pair, WhisperForConditionalGeneration.from_pretrained(directory), features, samples
+    model = WhisperForConditionalGeneration.from_pretrained(directory).float().eval()
+    return pair, model, features, samples
 
 
 def outputs_of(result, eos):
@@ -120,7 +121,7 @@ def test_transcripts_of_transformers(whisper):
     eos = pair.target.model.eos_ids[0]
     segments = model.generate(
         features(samples, truncation=False, padding="longest"), return_segments=True,
-        return_dict_in_generate=True, output_scores=True,
+        return_dict_in_generate=True, output_scores=True, return_timestamps=True,
     )["segments"][0]  # fmt: skip
     results = list({id(each["result"]): each["result"] for each in segments}.values())
     expected = [outputs_of(each, eos) for each in results]
@@ -146,7 +147,7 @@ def test_a_window_without_times(whisper, beams):
     tokens = result["sequences"][0, -count:].numpy()
     ways = SPEECH_WAYS
     if beams > 1:
-        config = specdec.BeamConfig(num_beams=beams)
+        config = specdec.BeamConfig(num_beams=beams, rule="huggingface")
         ways = {"beams": {"method": "beam", "beam": config}}
     for how in ways.values():
         found = pair.transcribe(samples, RATE, **how, max_window_tokens=count, **HOW).windows[0]

@@ -116,7 +116,7 @@ def open_listening(
         )
     shape, (path, settings) = model.input_shape, _settings(directory)
     assert shape is not None
-    settings = {"feature_size": shape[1]} | settings
+    settings = {"feature_size": shape[1], **settings}
     with library_errors(path):
         from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
 

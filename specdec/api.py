@@ -189,21 +189,31 @@ class Pair:
             that cannot be read (AudioError); an option out of range.
           TypeError: an unknown option.
         """
-        samples, is_one = read_all(audio, rate, self._listens()[0])
-        found = self.transcriber(decoding, **options).transcribe(samples, progress=progress)
+        transcriber = self.transcriber(decoding, **options)
+        samples, is_one = read_all(audio, rate, transcriber.listening)
+        found = transcriber.transcribe(samples, progress=progress)
         return found.transcripts[0] if is_one else found.transcripts
 
     def transcriber(self, decoding: Decoding | None = None, **options: Any) -> Transcriber:
-        """What :meth:`transcribe` does with these options; its result has counts, too."""
+        """What :meth:`transcribe` does with these options; its result has counts, too.
+
+        Raises:
+          ValueError, TypeError: as :meth:`transcribe`.
+        """
         listening, vocabulary = self._listens()
         known = {field.name for field in dataclasses.fields(Transcription)}
         how = Transcription(**{name: options.pop(name) for name in known & options.keys()})
-        for name in ("max_decode_len", "num_samples", "time_limit", "stop", "max_input_len"):
+        for name in ("max_decode_len", "max_input_len"):
             if name in options:
-                hint = "max_window_tokens" if name == "max_decode_len" else "nothing"
-                raise ValueError(f"transcribe has no {name}: leave it out, or give {hint} instead.")
-        refuse_unknown(options, "transcribe", tuple(known))
+                raise ValueError(f"transcribe has no {name}: max_window_tokens limits its outputs.")
+        refuse_unknown(options, "transcribe", ("rate", "progress", *known))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
+        limited = decoding.stop or decoding.time_limit is not None
+        if limited or decoding.to_choose or decoding.num_samples > 1:
+            raise ValueError(
+                "A window has one output, which is decoded to its end: transcribe has no stop, no "
+                'time_limit, no "auto", and num_samples = 1.'
+            )
         return Transcriber(self.target, self.draft, vocabulary, listening, how, decoding)
 
     def _listens(self) -> tuple[Listening, Tokenizer]:

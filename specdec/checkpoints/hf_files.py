@@ -33,13 +33,14 @@ from specdec.text import files as vocabulary_files
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 PREPROCESSOR = "preprocessor_config.json"  # Of models that listen.
+PROCESSOR = "processor_config.json"  # The same and more, as transformers 5 writes it.
 WEIGHTS = "model.safetensors"
 HEADS_TYPE = "specdec_heads"  # The model_type of what drafts on a target's hidden states.
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"  # PEFT's: what is beside it changes another checkpoint's weights.
 HUB_FILES = [
-    CONFIG, GENERATION_CONFIG, PREPROCESSOR, ADAPTER, WEIGHTS, "model-*-of-*.safetensors", INDEX,
-    *vocabulary_files.FILES,
+    CONFIG, GENERATION_CONFIG, PREPROCESSOR, PROCESSOR, ADAPTER, WEIGHTS,
+    "model-*-of-*.safetensors", INDEX, *vocabulary_files.FILES,
 ]  # fmt: skip
 # A model's id, and behind @ a branch, a tag or a commit of it; with a GGUF file's name in it.
 HUB_ID = re.compile(

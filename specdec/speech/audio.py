@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+_MOST_CHANNELS = 32  # An array with more is channels by samples.
 Audio = str | os.PathLike | np.ndarray  # A file, or samples: [N], or [N, channels].
 _EXTRA = 'pip install ".[speech]" from a clone installs it'
 
@@ -23,7 +24,7 @@ def read_audio(
 ) -> Float[np.ndarray, " n"]:
     """Samples of one channel at a rate, in [-1, 1].
 
-    Channels are averaged. Whole numbers are divided by the largest of their type.
+    Channels are averaged. Whole numbers, int16 or int32, are divided by the largest of their type.
 
     Args:
       audio: a file's path, or an array.
@@ -63,13 +64,14 @@ def read_audio(
 
 def _checked(audio: Any, name: str) -> np.ndarray:
     samples = np.asarray(audio)
-    number = np.issubdtype(samples.dtype, np.floating) or np.issubdtype(samples.dtype, np.integer)
-    if samples.ndim not in (1, 2) or not number or (samples.ndim == 2 and samples.shape[1] > 32):
+    whole = samples.dtype in (np.int16, np.int32)
+    shaped = samples.ndim == 1 or (samples.ndim == 2 and 0 < samples.shape[1] <= _MOST_CHANNELS)
+    if not shaped or not (whole or np.issubdtype(samples.dtype, np.floating)):
         raise AudioError(
             f"{name} must be a file's path or an array of samples, [samples] or [samples, "
-            f"channels], got an array of {samples.dtype} {list(samples.shape)}."
+            f"channels], float, int16 or int32; got one of {samples.dtype} {list(samples.shape)}."
         )
-    if np.issubdtype(samples.dtype, np.integer):
+    if whole:
         return samples / np.float32(2.0 ** (8 * samples.dtype.itemsize - 1))
     return samples.astype(np.float32)
 
@@ -84,7 +86,10 @@ def _read_file(path: Path) -> tuple[np.ndarray, int]:
     try:
         return soundfile.read(path, dtype="float32")
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{path} is no sound that can be read ({error.error_string})") from None
+        raise AudioError(
+            f"{path} is no sound that can be read ({error.error_string}): convert "
+            "it to WAV, FLAC, Ogg or MP3."
+        ) from None
 
 
 def _resampled(samples: Float[np.ndarray, " n"], rate: int, wanted: int) -> np.ndarray:

@@ -16,6 +16,9 @@ from specdec.speech.listening import Listening, SpeechTokens
 from specdec.speech.segments import Clock, Segment
 from specdec.speech.windows import Heard, Window, Windows
 
+# Windows of a recording whose numbers no other recording's have: a day of sound.
+_MOST_WINDOWS = 4096
+
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
@@ -33,10 +36,10 @@ class Opening:
     most_before: int
     previous: int
 
-    def behind(self, said: Sequence[int]) -> tuple[int, ...]:
-        """The prefix behind these tokens of earlier windows."""
+    def before(self, said: Sequence[int] = ()) -> tuple[int, ...]:
+        """Tokens in front of it, behind these of earlier windows."""
         before = (*self.prompt, *said)[-self.most_before :]
-        return ((self.previous, *before) if before else ()) + self.tokens
+        return (self.previous, *before) if before else ()
 
 
 @dataclasses.dataclass
@@ -44,22 +47,34 @@ class Recording:
     """A recording that is followed.
 
     Attributes:
-      features: of all of it.
+      index: among all that are transcribed.
+      features: of all of it, of a whole window at least.
+      duration: seconds of its sound.
       opening: None until its language is known.
       language: its code; None for an English-only model.
+      language_probability: None where it was not asked for.
       seek: the frame at which its next window begins.
       said: tokens of its windows so far.
       continues: whether the next window continues them.
     """
 
+    index: int
     features: Float[np.ndarray, "f m"]
+    duration: float
     opening: Opening | None = None
     language: str | None = None
+    language_probability: float | None = None
     seek: int = 0
     said: list[int] = dataclasses.field(default_factory=list)
     continues: bool = False
     segments: list[Segment] = dataclasses.field(default_factory=list)
     windows: list[Heard] = dataclasses.field(default_factory=list)
+
+    def window(self, number: int, *, behind_said: bool) -> Window:
+        """Its window of a number; ``behind_said``: it continues what was said."""
+        assert self.opening is not None
+        before = self.opening.before(self.said if behind_said else ())
+        return Window(before, self.opening.tokens, self.index * _MOST_WINDOWS + number)
 
     @property
     def is_over(self) -> bool:
@@ -80,25 +95,24 @@ def follow(
     """Decodes recordings to their ends.
 
     Args:
-      clock: times of tokens; None of them where outputs have no timestamps.
+      clock: times of tokens.
       opened: called with the first windows, to find what outputs begin with.
       continues: whether windows continue the text of those before.
       advanced: called with seconds that were decoded.
     """
-    number, size = 0, listening.frames
+    size = listening.frames
     while active := [each for each in recordings if not each.is_over]:
         prompts = windows.encoded([each.frames(size) for each in active])
         opened(active, windows, prompts)
-        batch = []
-        for each in active:
-            assert each.opening is not None
-            prefix = each.opening.behind(each.said if continues and each.continues else ())
-            batch.append(Window(prefix, number))
-            number += 1
+        batch = [
+            each.window(len(each.windows), behind_said=continues and each.continues)
+            for each in active
+        ]
         for each, heard in zip(active, windows.decode(batch, prompts), strict=True):
             before = each.seek
             _take(each, heard, clock, listening)
-            advanced((min(each.seek, len(each.features)) - before) * listening.frame)
+            begin, end = (min(at * listening.frame, each.duration) for at in (before, each.seek))
+            advanced(end - begin)
 
 
 def _take(each: Recording, heard: Heard, clock: Clock, listening: Listening) -> None:

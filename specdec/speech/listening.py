@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from specdec.checkpoints.hf_files import GENERATION_CONFIG, PREPROCESSOR
+from specdec.checkpoints.hf_files import GENERATION_CONFIG, PREPROCESSOR, PROCESSOR
 from specdec.core.checkpoint_files import CheckpointError, read_json
 from specdec.models.base import LoadableModel
 from specdec.text.base import Tokenizer
@@ -31,8 +31,8 @@ class SpeechTokens:
       tasks: by name; none for an English-only model.
       previous: before text that was said before.
       no_speech: of a window without speech, where a language would follow the start.
-      no_timestamps: behind which no timestamps follow.
-      first_timestamp: 0.00; each further one is ``step`` seconds later.
+      no_timestamps: behind which no timestamps follow. The next one is 0.00, and each further one
+        is two frames later.
       languages: by code; none for an English-only model.
       most_initial_timestamp: see :class:`specdec.rules.timestamps.Timestamps`.
     """
@@ -106,9 +106,9 @@ def open_listening(directory: Path, model: LoadableModel, vocabulary: Tokenizer)
     Raises:
       CheckpointError: its vocabulary lacks special tokens, or its features are of another model.
     """
-    shape, path = model.input_shape, directory / PREPROCESSOR
+    shape, (path, settings) = model.input_shape, _settings(directory)
     assert shape is not None
-    settings = read_json(path) if path.is_file() else {"feature_size": shape[1]}
+    settings = {"feature_size": shape[1], **settings}
     with library_errors(path):
         from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
 
@@ -120,6 +120,16 @@ def open_listening(directory: Path, model: LoadableModel, vocabulary: Tokenizer)
             f"reads {shape[0]} with {shape[1]}: it is another model's."
         )
     return Listening(extractor, _tokens(directory, model, vocabulary))
+
+
+def _settings(directory: Path) -> tuple[Path, Mapping[str, Any]]:
+    """How features are made, and the file that says it; nothing where there is none."""
+    path = directory / PREPROCESSOR
+    if path.is_file():
+        return path, read_json(path)
+    path = directory / PROCESSOR
+    found = read_json(path).get("feature_extractor") if path.is_file() else None
+    return path, found if isinstance(found, Mapping) else {}
 
 
 def _tokens(directory: Path, model: LoadableModel, vocabulary: Tokenizer) -> SpeechTokens:

@@ -29,7 +29,7 @@ class Transcription:
       language: of what is said, by code ("en") or English name; None to detect it in the first
         window. Not of English-only models.
       task: "transcribe", or "translate" into English.
-      timestamps: whether a recording that fits one window has times, too. Longer ones have them in
+      timestamps: whether a recording that fits one window has times, too. A longer one has them in
         any case.
       windows: how a longer recording is cut. "sequential": each window begins where the timestamps
         of the one before say, as in the reference implementation. "overlapping": all begin at fixed
@@ -44,7 +44,8 @@ class Transcription:
         None: no window is.
       previous_text: whether a window continues the text of those before, up to half of the model's
         positions. Not of overlapping windows. Text from above temperature 0.5 is not continued.
-      prompt: text that was said before, such as names to spell right.
+      prompt: text that was said before, such as names to spell right. Of a long one the end is
+        read, as much as of previous text.
       max_window_tokens: of the output of a window; None for as many as the model has positions for.
 
     Raises:
@@ -76,4 +77,6 @@ class Transcription:
                 'windows="overlapping".'
             )
         if self.no_speech is not None and self.log_prob is None:
-            raise ValueError("no_speech is of windows with a low log_prob: give log_prob, too.")
+            raise ValueError(
+                "no_speech is of windows with a low log_prob: give log_prob, or no_speech=None."
+            )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from specdec.speech.following import Recording
 from specdec.speech.listening import Listening
 from specdec.speech.segments import Clock, joined
-from specdec.speech.windows import Window, Windows
+from specdec.speech.windows import Windows
 from specdec.types import Prompt
 
 
@@ -36,10 +36,11 @@ def overlap(
         firsts.append(prompts[count])
         count += len(its)
     opened(recordings, windows, firsts)
-    batch = []
-    for each, its in zip(recordings, begins, strict=True):
-        assert each.opening is not None
-        batch += [Window(each.opening.behind(()), len(batch) + i) for i in range(len(its))]
+    batch = [
+        each.window(number, behind_said=False)
+        for each, its in zip(recordings, begins, strict=True)
+        for number in range(len(its))
+    ]
     heard = iter(windows.decode(batch, prompts))
     for each, its in zip(recordings, begins, strict=True):
         each.windows = [next(heard) for _ in its]
@@ -51,7 +52,7 @@ def overlap(
         at = [begin * listening.frame for begin in its]
         each.segments = joined(found, at, size * listening.frame)
         each.seek = len(each.features)
-        advanced(len(each.features) * listening.frame)
+        advanced(each.duration)
 
 
 def _begins(frames: int, size: int, step: int) -> list[int]:

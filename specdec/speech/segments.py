@@ -22,7 +22,7 @@ class Segment:
 
     Attributes:
       start, end: seconds from the recording's beginning.
-      text: None without a vocabulary.
+      text: without spaces around it.
       tokens: [T] int32, of its text alone.
       log_probs: [T] float32, log p of each by the model with the rules that were followed.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec.core.progress import Progress
+from specdec.core.stats import RunStats
 from specdec.decoding.options import Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
@@ -21,7 +24,7 @@ from specdec.speech.options import Transcription
 from specdec.speech.overlapping import overlap
 from specdec.speech.segments import Clock, Segment
 from specdec.speech.transcript import Transcript, Transcripts
-from specdec.speech.windows import Windows
+from specdec.speech.windows import Window, Windows
 from specdec.text.base import Tokenizer
 from specdec.types import Prompt
 
@@ -31,7 +34,8 @@ class Transcriber:
     """Transcribes recordings in one way.
 
     Raises:
-      ValueError: the model has neither the language nor the task.
+      ValueError: the model does not have the language or the task, or the prompt has special
+        tokens.
     """
 
     target: LoadedTarget
@@ -56,6 +60,7 @@ class Transcriber:
                 )
         elif how.language is not None:
             tokens.language(how.language)
+        self._prompt()
 
     def transcribe(
         self, recordings: Sequence[Float[np.ndarray, " n"]], *, progress: bool = False
@@ -65,93 +70,95 @@ class Transcriber:
         Args:
           progress: whether seconds that are done are shown.
         """
-        rate = self.listening.rate
-        durations = [seconds(samples, rate) for samples in recordings]
-        found, heard = [], [i for i, samples in enumerate(recordings) if np.any(samples)]
-        features = {i: self.listening.features(recordings[i]) for i in heard}
-        with_times = self.how.timestamps or any(
-            len(each) > self.listening.frames for each in features.values()
-        )
-        windows = Windows(
-            self.target, self.draft, self.listening, self.how, self.decoding, with_times=with_times
-        )
-        states = {i: Recording(each) for i, each in features.items()}
-        total = sum(len(each) for each in features.values()) * self.listening.frame
-        probabilities: dict[int, float] = {}
-        opened = self._opener(with_times, probabilities)
-        with _shown(total, progress) as advanced:
-            self._decode([*states.values()], windows, opened, advanced)
-        for i, duration in enumerate(durations):
-            if i not in states:
+        durations = [seconds(samples, self.listening.rate) for samples in recordings]
+        states: dict[int, Recording] = {}
+        for i, samples in enumerate(recordings):
+            if np.any(samples):
+                states[i] = Recording(i, self.listening.features(samples), durations[i])
+            else:
                 warnings.warn(f"Recording {i} is silent: nothing was decoded.", stacklevel=3)
-                found.append(Transcript("", [], None, None, duration, []))
-                continue
-            found.append(self._transcript(states[i], probabilities.get(id(states[i])), duration,
-                                          with_times))  # fmt: skip
-        return Transcripts(found, windows.stats)
+        stats = []
+        with _shown(sum(each.duration for each in states.values()), progress) as advanced:
+            for with_times in (False, True):
+                some = [each for each in states.values() if self._has_times(each) == with_times]
+                if some:
+                    stats.append(self._decode(some, with_times, advanced))
+        found = [
+            self._transcript(states[i]) if i in states
+            else Transcript("", [], None, None, duration, [])
+            for i, duration in enumerate(durations)
+        ]  # fmt: skip
+        return Transcripts(found, functools.reduce(operator.add, stats) if stats else None)
+
+    def _has_times(self, recording: Recording) -> bool:
+        return self.how.timestamps or len(recording.features) > self.listening.frames
 
     def _decode(
-        self, recordings: list[Recording], windows: Windows, opened: Callable[..., None],
-        advanced: Callable[[float], None],
-    ) -> None:  # fmt: skip
+        self, recordings: list[Recording], with_times: bool, advanced: Callable[[float], None]
+    ) -> RunStats:
+        """Decodes recordings that all have times, or all have none; counts over them."""
         tokens, listening = self.listening.tokens, self.listening
+        windows = Windows(
+            self.target, self.draft, listening, self.how, self.decoding, with_times=with_times
+        )
         eos = self.target.model.eos_ids[0]
-        clock = Clock(tokens.first_timestamp, eos, 2 * listening.frame)
+        # Without times a window is one segment, even if a timestamp stands in it.
+        first = tokens.first_timestamp if with_times else self.target.model.vocab_size
+        clock = Clock(first, eos, 2 * listening.frame)
         if self.how.windows == "overlapping":
-            overlap(recordings, windows, listening, clock, opened, self.how.overlap, advanced)
+            overlap(recordings, windows, listening, clock, self._open, self.how.overlap, advanced)
         else:
             follow(
-                recordings, windows, listening, clock, opened, continues=self.how.previous_text,
-                advanced=advanced,
+                recordings, windows, listening, clock, self._open,
+                continues=self.how.previous_text, advanced=advanced,
             )  # fmt: skip
+        assert windows.stats is not None
+        return windows.stats
 
-    def _opener(
-        self, with_times: bool, probabilities: dict[int, float]
-    ) -> Callable[[Sequence[Recording], Windows, Sequence[Prompt]], None]:
-        """A function that finds, by their first windows, what outputs of recordings begin with."""
-        tokens, how = self.listening.tokens, self.how
-        prompt: tuple[int, ...] = ()
-        if how.prompt:
-            prompt = tuple(self.vocabulary.encode(" " + how.prompt.strip()))
-        most = self.target.model.max_positions
+    def _prompt(self) -> tuple[int, ...]:
+        """Tokens of the text that was said before.
+
+        Raises:
+          ValueError: there are special ones among them.
+        """
+        text = (self.how.prompt or "").strip()
+        found = tuple(self.vocabulary.encode(" " + text)) if text else ()
+        if any(token >= self.target.model.eos_ids[0] for token in found):
+            raise ValueError(f"prompt must be text without special tokens, got {text!r}.")
+        return found
+
+    def _open(
+        self, recordings: Sequence[Recording], windows: Windows, prompts: Sequence[Prompt]
+    ) -> None:
+        """Finds what outputs begin with, by the first windows of recordings that are new."""
+        tokens, most = self.listening.tokens, self.target.model.max_positions
         assert most is not None
+        new = [i for i, each in enumerate(recordings) if each.opening is None]
+        if new and tokens.languages and self.how.language is None:
+            first = [Window((), (tokens.start,), i) for i in new]
+            behind = windows.behind_start(first, [prompts[i] for i in new])
+            behind = behind[:, [*tokens.languages.values()]]
+            for i, each in zip(new, behind / behind.sum(axis=1, keepdims=True), strict=True):
+                recordings[i].language = [*tokens.languages][int(np.argmax(each))]
+                recordings[i].language_probability = float(np.max(each))
+        for each in (recordings[i] for i in new):
+            if tokens.languages and self.how.language is not None:
+                each.language = tokens.language(self.how.language)
+            first = tokens_behind_start(
+                tokens, each.language, self.how.task, with_times=windows.with_times
+            )
+            each.opening = Opening(first, self._prompt(), most // 2 - 1, tokens.previous)
 
-        def opened(
-            recordings: Sequence[Recording], windows: Windows, prompts: Sequence[Prompt]
-        ) -> None:
-            codes: list[str | None] = [None] * len(recordings)
-            if tokens.languages:
-                codes = [how.language and tokens.language(how.language)] * len(recordings)
-            unknown = [
-                i for i, each in enumerate(recordings)
-                if each.opening is None and tokens.languages and codes[i] is None
-            ]  # fmt: skip
-            if unknown:
-                ids = np.array([*tokens.languages.values()])
-                behind = windows.behind_start([prompts[i] for i in unknown])[:, ids]
-                for i, each in zip(
-                    unknown, behind / behind.sum(axis=1, keepdims=True), strict=True
-                ):
-                    codes[i] = [*tokens.languages][int(np.argmax(each))]
-                    probabilities[id(recordings[i])] = float(np.max(each))
-            for code, each in zip(codes, recordings, strict=True):
-                if each.opening is None:
-                    first = tokens_behind_start(tokens, code, how.task, with_times=with_times)
-                    each.language = code
-                    each.opening = Opening(first, prompt, most // 2 - 1, tokens.previous)
-
-        return opened
-
-    def _transcript(
-        self, state: Recording, probability: float | None, duration: float, with_times: bool
-    ) -> Transcript:
-        segments = [each for each in state.segments if len(each.tokens)]
-        if not with_times:
+    def _transcript(self, state: Recording) -> Transcript:
+        segments, duration = [each for each in state.segments if len(each.tokens)], state.duration
+        if not self._has_times(state):
             segments = [dataclasses.replace(each, start=0.0, end=duration) for each in segments]
         segments = [self._worded(each) for each in segments]
         tokens = [token for each in segments for token in each.tokens.tolist()]
         text = self.vocabulary.decode(tokens).strip()
-        return Transcript(text, segments, state.language, probability, duration, state.windows)
+        return Transcript(
+            text, segments, state.language, state.language_probability, duration, state.windows
+        )
 
     def _worded(self, segment: Segment) -> Segment:
         text = self.vocabulary.decode(segment.tokens.tolist()).strip()

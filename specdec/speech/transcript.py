@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,14 +50,16 @@ class Transcript:
     def as_srt(self) -> str:
         """SubRip's text."""
         return "".join(
-            f"{number}\n{_clock(each.start, ',')} --> {_clock(each.end, ',')}\n{_cue(each)}\n\n"
+            f"{number}\n{_clock(each.start, ',')} --> {_clock(each.end, ',')}\n"
+            f"{_line(each).replace('-->', '→')}\n\n"  # An arrow is of times.
             for number, each in enumerate(self._shown(), start=1)
         )
 
     def as_vtt(self) -> str:
         """WebVTT's text."""
         cues = (
-            f"{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n{_cue(each)}\n\n"
+            f"{_clock(each.start, '.')} --> {_clock(each.end, '.')}\n"
+            f"{html.escape(_line(each), quote=False)}\n\n"
             for each in self._shown()
         )
         return "WEBVTT\n\n" + "".join(cues)
@@ -77,9 +80,9 @@ class Transcripts:
     stats: RunStats | None
 
 
-def _cue(segment: Segment) -> str:
-    """Text in a cue, in which an arrow would be taken for its times."""
-    return " ".join(segment.text.split()).replace("-->", "->")
+def _line(segment: Segment) -> str:
+    """Text in one line: an empty one would end its cue."""
+    return " ".join(segment.text.split())
 
 
 def _clock(seconds: float, mark: str) -> str:

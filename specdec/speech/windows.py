@@ -41,12 +41,19 @@ class Window:
     """An output of an encoded window.
 
     Attributes:
-      prefix: the decoder's first tokens.
-      number: of the window; its random numbers follow from it.
+      before: text that was said before, behind the token for it; none for none.
+      opening: the start token and those behind it that say what is asked for.
+      number: of the window, by which results are found; its random numbers follow from it.
     """
 
-    prefix: tuple[int, ...]
+    before: tuple[int, ...]
+    opening: tuple[int, ...]
     number: int
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The decoder's first tokens."""
+        return self.before + self.opening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +105,7 @@ class Windows:
       with_times: whether there are timestamps.
 
     Attributes:
-      stats: totals over all decodes so far; None before the first.
-      emitted: tokens of all decodes so far.
+      stats: totals over all decodes so far; None before the first. Of beams those at temperature 0.
     """
 
     def __init__(
@@ -109,7 +115,7 @@ class Windows:
         assert isinstance(target.model, TransformerModel)  # It was read from a checkpoint.
         self._model, self._target, self._draft = target.model, target, draft
         self._tokens, self._how, self._decoding = listening.tokens, how, decoding
-        self._with_times = with_times
+        self.with_times = with_times
         self.stats: RunStats | None = None
 
     @property
@@ -122,7 +128,7 @@ class Windows:
     def rules(self) -> tuple[Any, ...]:
         """The checkpoint's rules, or those that are given, and that of timestamps."""
         given = rules_of(self._target, self._decoding)
-        if not self._with_times:
+        if not self.with_times:
             return given
         tokens = self._tokens
         times = Timestamps(
@@ -146,14 +152,17 @@ class Windows:
             ]
         return found
 
-    def behind_start(self, prompts: Sequence[Prompt]) -> Float[np.ndarray, "b v"]:
-        """Probabilities of each token behind the start token of encoded windows."""
-        size, found = self._decoding.batch_size, []
-        for begin in range(0, len(prompts), size):
-            some = prompts[begin : begin + size]
-            prompt = self._placed(_together([*some, *[some[-1]] * (size - len(some))]))
-            found.append(to_host(_behind_start(self._model, self._target.params, prompt)))
-        return np.exp(np.concatenate(found)[: len(prompts)])
+    def behind_start(
+        self, windows: Sequence[Window], prompts: Sequence[Prompt]
+    ) -> Float[np.ndarray, "b v"]:
+        """Probabilities of each token behind the start token, which may be behind earlier text."""
+        found: dict[int, np.ndarray] = {}
+        cut = [dataclasses.replace(each, opening=each.opening[:1]) for each in windows]
+        for batch in self._batches(cut, prompts):
+            prompt = self._placed(batch.prompt)
+            log_probs = to_host(_behind_start(self._model, self._target.params, prompt))
+            found.update(zip(batch.row_ids.tolist(), np.exp(log_probs), strict=True))
+        return np.stack([found[each.number] for each in windows])
 
     def _placed(self, prompt: Prompt) -> Prompt:
         return self._target.place_rows(prompt)
@@ -162,7 +171,7 @@ class Windows:
         """What is said in windows, whose prompts are :meth:`encoded`."""
         how, silence = self._how, [None] * len(windows)
         if how.no_speech is not None:
-            silence = self.behind_start(prompts)[:, self._tokens.no_speech].tolist()
+            silence = self.behind_start(windows, prompts)[:, self._tokens.no_speech].tolist()
         found: dict[int, Heard] = {}
         left = list(range(len(windows)))
         for number, temperature in enumerate(how.temperatures):
@@ -188,7 +197,7 @@ class Windows:
         if log_probs is None:  # Of beams.
             log_probs = output.adjusted_log_probs
         assert log_probs is not None
-        mean = float(np.mean(log_probs)) if output.score is None else output.score
+        mean = float(np.mean(log_probs))
         how, ratio = self._how, _compression_ratio(tokens, self._model.vocab_size)
         low = how.log_prob is not None and mean < how.log_prob
         is_silence = bool(
@@ -203,7 +212,9 @@ class Windows:
     def _decoded(
         self, windows: Sequence[Window], prompts: Sequence[Prompt], temperature: float, number: int
     ) -> list[Hypothesis]:
-        decoder, limit = self._decoder(temperature, number), self._limit(windows)
+        """Outputs of windows at a temperature, which is the one of this number."""
+        limits = [self._limit(window) for window in windows]
+        decoder, limit = self._decoder(temperature, number), min(limits)
         outputs: dict[int, Hypothesis] = {}
         parts = []
         for batch, result in decoder.decode_all(self._batches(windows, prompts), limit=limit):
@@ -214,11 +225,20 @@ class Windows:
         stats = RunStats.total(parts, len(windows), self._decoding.depth)
         if self.stats is None or self.stats.gamma == stats.gamma:
             self.stats = stats if self.stats is None else self.stats + stats
-        return [outputs[window.number] for window in windows]
+        found = [outputs[window.number] for window in windows]
+        # One limit is for all rows: those that have room for more are decoded again.
+        cut = [i for i, each in enumerate(found) if each.ended == "limit" and limits[i] > limit]
+        if cut:
+            whole = self._decoded(
+                [windows[i] for i in cut], [prompts[i] for i in cut], temperature, number
+            )
+            for i, output in zip(cut, whole, strict=True):
+                found[i] = output
+        return found
 
-    def _limit(self, windows: Sequence[Window]) -> int:
-        """Tokens of an output, for which there are positions behind the longest prefix."""
-        most = self._positions - max(len(window.prefix) for window in windows)
+    def _limit(self, window: Window) -> int:
+        """Tokens of an output, for which there are positions behind its prefix."""
+        most = self._positions - len(window.prefix)
         return min(most, self._how.max_window_tokens or most)
 
     def _decoder(self, temperature: float, number: int) -> LoopDecoder[Any]:

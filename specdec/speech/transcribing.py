@@ -58,12 +58,14 @@ class Transcriber:
             tokens.language(how.language)
 
     def transcribe(
-        self, recordings: Sequence[Float[np.ndarray, " n"]], *, progress: bool = False
-    ) -> Transcripts:
+        self, recordings: Sequence[Float[np.ndarray, " n"]], *,
+        progress: bool | Callable[[float], object] = False,
+    ) -> Transcripts:  # fmt: skip
         """Transcripts of samples at the model's rate.
 
         Args:
-          progress: whether seconds that are done are shown.
+          progress: whether seconds that are done are shown; or a function that is called with
+            those that were added.
         """
         rate = self.listening.rate
         durations = [seconds(samples, rate) for samples in recordings]
@@ -88,11 +90,11 @@ class Transcriber:
                 continue
             found.append(self._transcript(states[i], probabilities.get(id(states[i])), duration,
                                           with_times))  # fmt: skip
-        return Transcripts(found, windows.stats)
+        return Transcripts(found)
 
     def _decode(
         self, recordings: list[Recording], windows: Windows, opened: Callable[..., None],
-        advanced: Callable[[float], None],
+        advanced: Callable[[float], object],
     ) -> None:  # fmt: skip
         tokens, listening = self.listening.tokens, self.listening
         eos = self.target.model.eos_ids[0]
@@ -174,13 +176,24 @@ def read_all(
 
 
 @contextlib.contextmanager
-def _shown(total: float, progress: bool) -> Iterator[Callable[[float], None]]:
-    """Seconds of sound that are done, if they are to be shown."""
+def _shown(
+    total: float, progress: bool | Callable[[float], object]
+) -> Iterator[Callable[[float], object]]:
+    """What is called with seconds of sound that are done."""
+    if not isinstance(progress, bool):
+        yield progress
+        return
     if not progress:
         yield lambda more: None
         return
-    with Progress(round(total), "s of sound") as bar:
-        done = 0.0
+    with sound_progress(total) as advanced:
+        yield advanced
+
+
+@contextlib.contextmanager
+def sound_progress(total: float, done: float = 0.0) -> Iterator[Callable[[float], None]]:
+    """A line of progress in seconds of sound; to be called with those that were added."""
+    with Progress(round(total), "s of sound", done=round(done)) as bar:
 
         def advanced(more: float) -> None:
             nonlocal done

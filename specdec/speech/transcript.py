@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +32,11 @@ class Transcript:
     language_probability: float | None
     duration: float
     windows: list[Heard]
+
+    @property
+    def stats(self) -> RunStats | None:
+        """Counts of all decodes, those at other temperatures with them; None without any."""
+        return _total(each.stats for each in self.windows)
 
     def as_json(self) -> dict[str, Any]:
         """Fields for a line of JSON, without windows."""
@@ -67,14 +74,19 @@ class Transcript:
 
 @dataclasses.dataclass(frozen=True)
 class Transcripts:
-    """Transcripts of several recordings, and counts over all of them.
-
-    Attributes:
-      stats: of all decodes, those at higher temperatures with them; None without any.
-    """
+    """Transcripts of several recordings, and counts over all of them."""
 
     transcripts: list[Transcript]
-    stats: RunStats | None
+
+    @property
+    def stats(self) -> RunStats | None:
+        """Counts of all decodes, those at other temperatures with them; None without any."""
+        return _total(each.stats for each in self.transcripts)
+
+
+def _total(parts: Iterable[RunStats | None]) -> RunStats | None:
+    found = [each for each in parts if each is not None]
+    return functools.reduce(operator.add, found) if found else None
 
 
 def _cue(segment: Segment) -> str:

@@ -61,6 +61,7 @@ class Heard:
       no_speech_prob: the probability that nobody speaks; None if it was not asked for.
       temperature: at which it was decoded.
       is_silence: whether it counts as such.
+      stats: counts of its decodes, those at other temperatures with them.
     """
 
     tokens: Int[np.ndarray, " t"]
@@ -70,6 +71,7 @@ class Heard:
     no_speech_prob: float | None
     temperature: float
     is_silence: bool = False
+    stats: RunStats | None = None
 
     @property
     def is_continued(self) -> bool:
@@ -96,10 +98,6 @@ class Windows:
     Args:
       decoding: how; its temperature and limit are the transcription's.
       with_times: whether there are timestamps.
-
-    Attributes:
-      stats: totals over all decodes so far; None before the first.
-      emitted: tokens of all decodes so far.
     """
 
     def __init__(
@@ -110,7 +108,6 @@ class Windows:
         self._model, self._target, self._draft = target.model, target, draft
         self._tokens, self._how, self._decoding = listening.tokens, how, decoding
         self._with_times = with_times
-        self.stats: RunStats | None = None
 
     @property
     def _positions(self) -> int:
@@ -169,8 +166,10 @@ class Windows:
             is_last, again = number == len(how.temperatures) - 1, []
             results = self._decoded([windows[i] for i in left], [prompts[i] for i in left],
                                     temperature, number)  # fmt: skip
-            for i, output in zip(left, results, strict=True):
-                found[i] = heard = self._heard(output, silence[i], temperature)
+            for i, (output, stats) in zip(left, results, strict=True):
+                heard = self._heard(output, silence[i], temperature)
+                before = found[i].stats if i in found else None
+                found[i] = heard = dataclasses.replace(heard, stats=_sum(before, stats))
                 if self._looks_wrong(heard) and not heard.is_silence and not is_last:
                     again.append(i)
             left = again
@@ -202,19 +201,17 @@ class Windows:
 
     def _decoded(
         self, windows: Sequence[Window], prompts: Sequence[Prompt], temperature: float, number: int
-    ) -> list[Hypothesis]:
+    ) -> list[tuple[Hypothesis, RunStats]]:
         decoder, limit = self._decoder(temperature, number), self._limit(windows)
-        outputs: dict[int, Hypothesis] = {}
-        parts = []
+        found: dict[int, tuple[Hypothesis, RunStats]] = {}
         for batch, result in decoder.decode_all(self._batches(windows, prompts), limit=limit):
-            parts.append(rows_of(result.stats))
+            counts = rows_of(result.stats)
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    outputs[int(row)] = decoder.outputs(result, index)[0]
-        stats = RunStats.total(parts, len(windows), self._decoding.depth)
-        if self.stats is None or self.stats.gamma == stats.gamma:
-            self.stats = stats if self.stats is None else self.stats + stats
-        return [outputs[window.number] for window in windows]
+                    own = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], counts)
+                    stats = RunStats.total([own], 1, self._decoding.depth)
+                    found[int(row)] = decoder.outputs(result, index)[0], stats
+        return [found[window.number] for window in windows]
 
     def _limit(self, windows: Sequence[Window]) -> int:
         """Tokens of an output, for which there are positions behind the longest prefix."""
@@ -258,6 +255,13 @@ class Windows:
                 prompt = _together([*rows, *[rows[-1]] * (size - len(some))])
                 prompt = dataclasses.replace(prompt, prefix=prefix, prefix_lengths=lengths)
                 yield Batch(prompt, row_ids)
+
+
+def _sum(before: RunStats | None, stats: RunStats) -> RunStats:
+    """Counts of a window's decodes; what a fallback from beams decodes is left out."""
+    if before is None:
+        return stats
+    return before + stats if before.gamma == stats.gamma else before
 
 
 def _together(prompts: Sequence[Prompt]) -> Prompt:

@@ -78,11 +78,18 @@ class Transcriber:
             self.target, self.draft, self.listening, self.how, self.decoding, with_times=with_times
         )
         states = {i: Recording(each) for i, each in features.items()}
-        total = sum(len(each) for each in features.values()) * self.listening.frame
+        # Features of a short recording are filled up to a window: its seconds are fewer.
+        sound = sum(durations)
+        filled = sum(len(each) for each in features.values()) * self.listening.frame
         probabilities: dict[int, float] = {}
         opened = self._opener(with_times, probabilities)
-        with _shown(total, progress) as advanced:
-            self._decode([*states.values()], windows, opened, advanced)
+        with _shown(sound, progress) as shown:
+            if states:
+                self._decode(
+                    [*states.values()], windows, opened, lambda more: shown(more * sound / filled)
+                )
+            else:
+                shown(sound)
         for i, duration in enumerate(durations):
             if i not in states:
                 warnings.warn(f"Recording {i} is silent: nothing was decoded.", stacklevel=3)
@@ -193,11 +200,12 @@ def _shown(
 @contextlib.contextmanager
 def sound_progress(total: float, done: float = 0.0) -> Iterator[Callable[[float], None]]:
     """A line of progress in seconds of sound; to be called with those that were added."""
-    with Progress(round(total), "s of sound", done=round(done)) as bar:
+    end = round(total)
+    with Progress(end, "s of sound", done=round(done)) as bar:
 
         def advanced(more: float) -> None:
             nonlocal done
-            bar.add(round(done + more) - round(done))
-            done += more
+            before, done = done, done + more
+            bar.add(min(round(done), end) - min(round(before), end))
 
         yield advanced

@@ -95,6 +95,15 @@ def test_a_run_writes_what_pairs_give(place, whole):
     assert sum(line["fallbacks"] for line in found.values()) > 0  # Of other random numbers.
 
 
+def test_progress_ends_with_all_seconds_of_sound(capsys, place, tmp_path):
+    audio = [str(tmp_path / name) for name in ("a.wav", "b.wav")]
+    for number, name in enumerate(audio):
+        soundfile.write(name, sound(0.6, number), RATE)
+    assert run(place, tmp_path / "out", audio=audio) == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("1 of 1 s of sound")  # Windows have a second each.
+
+
 def test_results_are_sums_over_files(whole):
     found, rows = results(whole), lines(whole)
     assert found["num_files"] == len(SECONDS)
@@ -162,7 +171,7 @@ def test_a_finished_run_decodes_nothing(monkeypatch, place, whole, tmp_path):
     ("bindings", "message"),
     [
         (("LANGUAGE='fr'",), "holds the transcripts of another configuration or of other weights"),
-        (("GAMMA='auto'",), 'chooses nothing: give a number or a tree, not "auto"'),
+        (("GAMMA='auto'",), 'measures nothing beforehand: give a number, not "auto"'),
         (("LANGUAGE='xx'",), "language = 'xx' is none of the model's"),
         (("AUDIO='/nowhere'",), "/nowhere is no folder and no file."),
         (("AUDIO=['a.wav', 'a.wav']",), "a.wav is given twice."),

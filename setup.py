@@ -30,7 +30,7 @@ def version() -> str:
 
 
 COMMANDS = {
-    "runs.command_line": ("decode", "train", "convert"),
+    "runs.command_line": ("decode", "transcribe", "train", "convert"),
     "reproduce.commands": ("benchmark", "reproduce"),
 }
 NOTEBOOKS = ["ipykernel>=6.29", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]

@@ -150,16 +150,20 @@ def compile_decode(
         mesh with :attr:`Place.target` and :attr:`Place.draft`.
       params: of its loop, as shapes. Those of a mesh say by their shardings how they lie, and what
         has none is whole on each chip.
-      input_len: tokens of each text, which the usual bucket is made of.
+      input_len: tokens of each text, which the usual bucket is made of. A model that listens gets
+        whole windows of features in any case.
 
     Raises:
       ValueError: the mesh cannot cut the batch into equal parts.
       DoesNotFitError: see :func:`specdec.compile.programs.compile_program`.
     """
     decoder.target.check_batch_size(batch_size)
-    size = input_bucket(input_len)
-    lengths = np.full(batch_size, size, np.int32)
-    prompt = decoder.target.model.prompt(np.zeros((batch_size, size), np.int32), lengths)
+    model = decoder.target.model
+    size, dtype = (input_bucket(input_len),), np.int32
+    if model.input_shape is not None:
+        size, dtype = model.input_shape, np.float32
+    lengths = np.full(batch_size, size[0], np.int32)
+    prompt = model.prompt(np.zeros((batch_size, *size), dtype), lengths)
     rows = place.target.sharding(("batch",)) if place.target else place.whole
 
     def shape(array: Any) -> jax.ShapeDtypeStruct:

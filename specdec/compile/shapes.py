@@ -1,6 +1,8 @@
 """Models and drafts as shapes: decoders for which no weight is read and no array made.
 
-Everything is made as it is for real, inside of ``jax.eval_shape``; what comes out are shapes.
+Everything is made as it is for real, inside of ``jax.eval_shape``; what comes out are shapes. One
+thing shapes do not say: a draft that listens with an encoder of its target's shape is taken to have
+the target's own, as Distil-Whisper and its Whisper have, which is then run once.
 """
 
 from __future__ import annotations
@@ -59,7 +61,20 @@ class _ShapeLoader:
     def model(self, source: str) -> LoadedModel:
         config = self.config_of(source)
         tokens = load_draft_vocabulary(resolve(source, "draft"), config.vocab_size)
-        return _traced(config, self.partitioning, source, output_tokens=tokens)
+        return self.traced(config, source, tokens)
+
+    def traced(
+        self, config: Config, source: str, output_tokens: Sequence[int] | None = None
+    ) -> LoadedModel:
+        """A draft model of this config."""
+        found = _traced(config, self.partitioning, source, output_tokens=output_tokens)
+        target = self.target.model
+        assert isinstance(target, TransformerModel)
+        # A pair that is loaded compares weights; here equal shapes stand for them.
+        if self.partitioning is None and target.config.listens_as(config):
+            params = dataclasses.replace(found.params, encoder=None)
+            found = dataclasses.replace(found, params=params)
+        return found
 
     def heads(self, path: str) -> tuple[MakeTree, Params, int]:
         raise ValueError(
@@ -127,7 +142,7 @@ def _opened(draft: Config | DraftSpec | None, opening: _ShapeLoader) -> OpenDraf
         return OpenDraft(_no_draft, lambda sampling: ())
     if isinstance(draft, DraftSpec):
         return draft.open(opening)
-    return model_draft(_traced(draft, opening.partitioning, "draft"))
+    return model_draft(opening.traced(draft, "draft"))
 
 
 def _no_draft(shape: Shape, catch_up: int) -> Any:

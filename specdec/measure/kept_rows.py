@@ -1,4 +1,4 @@
-"""The rows of a run: ``decodes.jsonl``, appended as they finish, read back by a resumed run."""
+"""The lines of a run's file, appended as they finish, read back by a resumed run; and its rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from specdec.core.files import naming, parse_object, to_json
 from specdec.core.stats import RunStats
@@ -20,6 +20,7 @@ from specdec.decoding.hypotheses import Hypothesis
 from specdec.measure.lossless import Mismatch
 from specdec.types import Stats
 
+T = TypeVar("T")
 Members = tuple[Batch, list[Any]]  # A batch and its rows, which come first in it.
 _CHECKSUM = b', "checksum": '
 _COUNTS = ("target_calls", "proposed", "examined", "accepted", "dropped")
@@ -135,9 +136,17 @@ def _log_probs(output: Hypothesis) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Complete rows of a ``decodes.jsonl`` one at a time, none if there is no file.
+    """Complete rows of a ``decodes.jsonl``; see :func:`read_lines`."""
+    return read_lines(path, Row.from_fields)
+
+
+def read_lines(path: Path, made: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Objects of a file's complete lines one at a time, none if there is no file.
 
     A last line without an end was cut off by a kill and is left out.
+
+    Args:
+      made: of a line's fields; raises TypeError or KeyError if they are others.
 
     Raises:
       ValueError: a complete line is not as it was written.
@@ -157,7 +166,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             try:
                 if not found:
                     raise ValueError("no checksum")
-                yield Row.from_fields(parse_object(f"{content.decode()}}}", str(path)))
+                yield made(parse_object(f"{content.decode()}}}", str(path)))
             except (ValueError, TypeError, KeyError):
                 raise ValueError(
                     f"{path}:{number} is not a row of this program; remove the file to start "
@@ -206,8 +215,8 @@ def _end_of_lines(file: IO[bytes]) -> int:
         return content.rfind(b"\n") + 1
 
 
-def line_of(row: Row) -> str:
-    """A row as a line of JSON, without the line's end; its last field is a checksum."""
+def line_of(row: Any) -> str:
+    """A dataclass as a line of JSON, without the line's end; its last field is a checksum."""
     content = to_json(dataclasses.asdict(row)).removesuffix("}")
     return f'{content}{_CHECKSUM.decode()}"{zlib.crc32(content.encode("utf-8")):08x}"}}'
 

@@ -52,7 +52,7 @@ def _packed(config: Config, *, int8: bool = False) -> Any:
 
 @functools.cache
 def _weights(
-    config: Config, partitioning: Partitioning, few: Quantization | None
+    config: Config, partitioning: Partitioning, few: Quantization | None, has_encoder: bool
 ) -> tuple[int, int]:
     """Bytes on one device of all parameters, and of those that every call reads."""
     model = decode_model(config, "in_out")
@@ -75,6 +75,8 @@ def _weights(
         return sum(jax.tree.leaves(jax.tree.map(held, arrays, model.logical_axes(arrays))))
 
     packed = _packed(config)
+    if not has_encoder:
+        packed = dataclasses.replace(packed, encoder=None)
     return total(packed), total(model.step_params(packed))
 
 
@@ -90,6 +92,7 @@ class DeviceShare:
     partitioning: Partitioning  # How the model lies on the mesh.
     batch_size: int  # B, rows that all devices decode together.
     few_bits: Quantization | None = None  # None for weights of the config's dtype.
+    has_encoder: bool = True  # A draft that listens with its target's has none.
 
     def __post_init__(self):
         model = decode_model(self.config, "in_out", self.partitioning)  # Checks them.
@@ -105,7 +108,7 @@ class DeviceShare:
     @property
     def weights(self) -> int:
         """Bytes of all parameters, packed for decoding, but for those that a target has too."""
-        return _weights(self.config, self.partitioning, self.few_bits)[0]
+        return self._weights[0]
 
     @property
     def step_weights(self) -> int:
@@ -114,7 +117,11 @@ class DeviceShare:
         Not the encoder's and the cross-attention's keys' and values', which are read once a text,
         nor the embedding but for a few rows, unless it is the logits' kernel too.
         """
-        return _weights(self.config, self.partitioning, self.few_bits)[1]
+        return self._weights[1]
+
+    @property
+    def _weights(self) -> tuple[int, int]:
+        return _weights(self.config, self.partitioning, self.few_bits, self.has_encoder)
 
     def cache(self, length: int) -> int:
         """Bytes of the keys and values of ``length`` positions a row, in all layers."""
@@ -214,7 +221,9 @@ class MemoryPlan:
         if self.draft is not None:
             of_target = few is not None and few.what == "of target"
             rules = target if of_target else self.mesh.planned_draft
-            yield DeviceShare(self.draft, rules, self.batch_size, few)
+            one = self.mesh.data * self.mesh.model == 1
+            own = few is not None or not (one and self.target.listens_as(self.draft))
+            yield DeviceShare(self.draft, rules, self.batch_size, few, own)
 
     @property
     def _fed(self) -> list[int]:

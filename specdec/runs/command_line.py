@@ -1,4 +1,4 @@
-"""The commands ``specdec-decode``, ``-train`` and ``-convert``; scripts/ has one for each.
+"""The commands ``specdec-decode``, ``-transcribe``, ``-train`` and ``-convert``; see scripts/, too.
 
 Each imports its library only when it runs. So help is shown at once, and Ctrl-C gives one line at
 any time.
@@ -25,6 +25,10 @@ _STOPPED = "Interrupted. Run the same command again to go on."
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 _NO_CAPACITY = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HELP = {"-h", "-help", "--help", "--helpshort", "-helpshort", "--helpfull", "-helpfull", "-?"}
+_SIZES = (
+    "Only print whether it fits, what it will read and what it would write, with COMPILE_FOR also "
+    "what a chip's compiler says; load nothing."
+)
 _GIVEN = (FileNotFoundError, NotADirectoryError, PermissionError)
 flags.disclaim_key_flags()  # They are listed as the command's own.
 
@@ -141,11 +145,7 @@ def decode() -> None:
     """
     texts = flags.DEFINE_multi_string("text", [], "A text to decode instead; may be repeated.")
     file = flags.DEFINE_string("input_file", None, "A file to decode instead, one text per line.")
-    sizes = (
-        "Only print whether it fits, what it will read and what it would write, with COMPILE_FOR "
-        "also what a chip's compiler says; load nothing."
-    )
-    dry_run = flags.DEFINE_bool("dry_run", False, sizes)
+    dry_run = flags.DEFINE_bool("dry_run", False, _SIZES)
     found = "One of several processes, which JAX finds."
     distributed = flags.DEFINE_bool("distributed", False, found)
     coordinator = flags.DEFINE_string(
@@ -175,6 +175,30 @@ def decode() -> None:
             )  # fmt: skip
 
     run(script, decode, "Where to write; out/<experiment>-<time> by default.")
+
+
+def transcribe() -> None:
+    """Transcribes files of sound with a pair of models, one line of JSON for each.
+
+        specdec-transcribe --gin_file=configs/experiments/speech/large_v3_distil.gin \\
+            --audio=FOLDER [--audio=FILE ...] [--gin.LANGUAGE='"de"' ...] [--output_dir=DIR] \\
+            [--gin.SUBTITLES='("srt",)'] [--dry_run]
+
+    The same --output_dir continues a run that was stopped: files that are done are not done again.
+    """
+    about = "A folder or a file of sound; files may be repeated."
+    audio = flags.DEFINE_multi_string("audio", [], about)
+    dry_run = flags.DEFINE_bool("dry_run", False, _SIZES)
+
+    def script(given: Given) -> int:
+        from specdec.runs import gin_files
+        from specdec.runs.transcribe import transcribe
+
+        if dry_run.value:
+            _without_devices()
+        return transcribe(given, gin_files.root(), audio=audio.value, dry_run=dry_run.value)
+
+    run(script, transcribe, "Where to write; out/<experiment>-<time> by default.")
 
 
 def _without_devices() -> None:

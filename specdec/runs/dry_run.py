@@ -1,4 +1,4 @@
-"""``--dry_run``: whether a decoding run fits, what it will read, and what it would write.
+"""``--dry_run``: whether a run fits, what it will read, and what it would write.
 
 Shapes only: no weights, data or vocabulary are read, and nothing is allocated.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from specdec.models.partitioning import DeviceMesh
 from specdec.models.products.quantized import GROUP
 from specdec.runs import gin_files
 from specdec.runs.decode_run import DecodeRun
-from specdec.runs.prepared_run import written_files
+from specdec.runs.transcribe_run import TranscribeRun
 
 SHAPES = "configs/shapes"
 
@@ -48,8 +49,9 @@ class _Model(NamedTuple):
 
 
 def report(
-    run: DecodeRun, root: Path, hardware: str | float | None = None, compile_for: str | None = None,
-    folder: Path | None = None, *, task: str = "", distributed: bool = False,
+    run: DecodeRun | TranscribeRun, root: Path, hardware: str | float | None = None,
+    compile_for: str | None = None, folder: Path | None = None, *, reads: str = "",
+    writes: Sequence[str] = (), distributed: bool = False,
 ) -> str:  # fmt: skip
     """Text that ``--dry_run`` prints.
 
@@ -58,7 +60,8 @@ def report(
         (:func:`specdec.compile.chips.find`), or the bytes of a device's memory.
       compile_for: a chip or a slice of several, for which the run is compiled.
       folder: where the run would write; ``compile.json`` is written there. None for its default.
-      task: the rows that it would read, in words.
+      reads: beside models, in words.
+      writes: names of files.
       distributed: whether several processes are to do the run.
 
     Raises:
@@ -85,7 +88,7 @@ def report(
     plan = MemoryPlan(
         shapes[0], shapes[1] if len(shapes) > 1 else None, run.mesh or DeviceMesh(),
         how.batch_size, gamma=0 if chosen else how.depth,
-        input_len=input_bucket(how.max_input_len), output_len=bucket(how.max_decode_len) * beams,
+        input_len=_input_len(shapes[0], how), output_len=bucket(how.max_decode_len) * beams,
         tree=how.tree if isinstance(how.tree, Tree) else None,
         target_bits=Quantization(8, GROUP, "model") if run.weights else None, draft_bits=bits,
     )  # fmt: skip
@@ -101,11 +104,11 @@ def report(
     if isinstance(tables, Ngram):
         size = _tables_file(os.fspath(tables.path)).stat().st_size
         lines.append(f"Reads n-gram tables: {_amount(size)}")
-    if task:
-        lines.append(f"Reads rows of {task}")
+    if reads:
+        lines.append(f"Reads {reads}")
     lines += [
         "", *_holding(models, plan), *_fitting(plan, memory), "",
-        f"Writes to {folder or 'out/<experiment>-<time>'}: {', '.join(written_files(run))}.",
+        f"Writes to {folder or 'out/<experiment>-<time>'}: {', '.join(writes)}.",
     ]  # fmt: skip
     if distributed:
         lines += ["", f"{what_processes_do(run.mesh)}."]
@@ -114,7 +117,16 @@ def report(
     return "\n".join(lines)
 
 
-def _models(run: DecodeRun, draft: str | os.PathLike | DraftSpec, root: Path) -> list[_Model]:
+def _input_len(target: Config, how: Decoding) -> int:
+    """Positions of an encoded input."""
+    if target.input_shape is None:
+        return input_bucket(how.max_input_len)
+    return target.input_shape[0] // 2
+
+
+def _models(
+    run: DecodeRun | TranscribeRun, draft: str | os.PathLike | DraftSpec, root: Path
+) -> list[_Model]:
     """The target, and the draft if it is a model."""
     source = resolve(run.target, "target")
     target = _Model(run.target, *find_config(source, root))
@@ -207,7 +219,7 @@ def _fitting(plan: MemoryPlan, device: tuple[str, float] | None) -> list[str]:
 
 
 def _compiled(
-    run: DecodeRun, root: Path, target: Config, chip: str, folder: Path | None
+    run: DecodeRun | TranscribeRun, root: Path, target: Config, chip: str, folder: Path | None
 ) -> list[str]:
     """The run's program as the compiler of a chip sees it."""
     how = run.decoding

@@ -35,6 +35,8 @@ from specdec.rules.positions import (
 )
 from specdec.runs import dry_run
 from specdec.runs.decode_run import DecodeRun
+from specdec.runs.transcribe_run import TranscribeRun
+from specdec.speech.options import Transcription
 from specdec.types import SamplingConfig
 from specdec.verifiers.block import BlockVerifier
 from specdec.verifiers.kseq import KSeqVerifier
@@ -48,7 +50,9 @@ from specdec.verifiers.typical import TypicalVerifier
 T = TypeVar("T")
 
 _NAMED: dict[str, tuple[Any, ...]] = {
-    "specdec": (Decoding, DecodeRun, SamplingConfig, DeviceMesh, BeamConfig),
+    "specdec": (
+        Decoding, DecodeRun, TranscribeRun, Transcription, SamplingConfig, DeviceMesh, BeamConfig,
+    ),
     "specdec.checkpoints": (checkpoint,),
     "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
     "specdec.rules": (

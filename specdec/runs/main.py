@@ -20,7 +20,7 @@ from specdec.runs.command_line import Given, report_error
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.dry_run import report, what_processes_do
 from specdec.runs.gin_bindings import configured
-from specdec.runs.prepared_run import PreparedRun
+from specdec.runs.prepared_run import PreparedRun, written_files
 from specdec.runs.processes import ALONE, Processes
 
 SHOWN_ROWS = 3
@@ -55,7 +55,12 @@ def decode(
             folder = Path(given.output_dir) if given.output_dir else None
             print(
                 gin.get_configurable(report)(
-                    run, root, folder=folder, task=rows, distributed=distributed
+                    run,
+                    root,
+                    folder=folder,
+                    reads=rows,
+                    writes=written_files(run),
+                    distributed=distributed,
                 )
             )
             return 0
@@ -92,7 +97,8 @@ def _unread_task() -> str:
     with gin.config_scope(task.config_key[0] or None):
         settings = gin.get_bindings(task.selector)
     words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-    return textwrap.shorten(f"{task.selector.rpartition('.')[2]}: {words}".rstrip(": "), 200)
+    name = task.selector.rpartition(".")[2]
+    return f"rows of {textwrap.shorten(f'{name}: {words}'.rstrip(': '), 200)}"
 
 
 def _given_task(texts: Sequence[str], input_file: str | None) -> list[str]:

@@ -27,16 +27,16 @@ from specdec.measure import alpha, results, speed, traces
 from specdec.measure.kept_rows import LineWriter, Row, append_missing, read_rows
 from specdec.runs.decode_run import DecodeRun
 from specdec.runs.inputs import WINDOW, Inputs, Item, read
+from specdec.runs.kept_config import CONFIG, is_of, keep, other_run
 from specdec.runs.processes import ALONE, DECODES, Parts, Processes
 from specdec.runs.written_rows import decoded_rows
 from specdec.verifiers.base import described
 
-CONFIG, SKIPPED = "operative_config.gin", "skipped.jsonl"
+SKIPPED = "skipped.jsonl"
 RESULTS, TRACE = "results.json", "trace.html"
 ROWS_IN_PAGE = 24
 SHOWN_REASONS = 10
 AGREEMENT_ROWS = 256  # At most, that rounded weights are compared with full ones on.
-_END = "# ---\n"  # Of the provenance above a configuration.
 
 
 def written_files(run: DecodeRun) -> list[str]:
@@ -157,17 +157,11 @@ class PreparedRun:
 
     def _count_previous_rows(self) -> int:
         """Rows that this process has on disk, found to be its first ones of this run."""
-        path, saved = self._parts.path, self._directory / CONFIG
-        advice = "choose another --output_dir or remove {} there."
-        text = saved.read_text(encoding="utf-8", errors="replace") if saved.is_file() else ""
-        known = text.endswith(_END + self._identity)
+        path, known = self._parts.path, is_of(self._directory, self._identity)
         # Of several processes, the first would also replace what one alone has decoded there.
         for decodes in (path, self._directory / DECODES):
             if not known and next(read_rows(decodes), None):
-                raise ValueError(
-                    f"{self._directory} holds the decodes of another configuration or of other "
-                    f"weights (compare its {CONFIG}); {advice.format(decodes.name)}"
-                )
+                raise other_run(self._directory, decodes.name)
         count, task = 0, self.run.task.name
         items = (item for _, members in self._batches() for item in members)
         for count, row in enumerate(read_rows(path), start=1):
@@ -176,7 +170,8 @@ class PreparedRun:
             if (row.id, row.input, row.reference) != expected:
                 raise ValueError(
                     f"{path}:{count} is not the row that this run has there: the rows of "
-                    f"{task} or that file were changed since; {advice.format(path.name)}"
+                    f"{task} or that file were changed since; choose another --output_dir or "
+                    f"remove {path.name} there."
                 )
         return count
 
@@ -232,8 +227,7 @@ class PreparedRun:
     def _begin(self, source: Mapping[str, Any]) -> int:
         """Writes the run's files before its first row; returns the number of rows done before."""
         done = self._count_previous_rows()  # Again: only now no other process writes here.
-        header = "".join(f"# {name}: {value}\n" for name, value in source.items())
-        files.write_text(self._directory / CONFIG, header + _END + self._identity)
+        keep(self._directory, self._identity, source)
         if self.run.bad_rows == "skip":
             skipped = map(dataclasses.asdict, self._inputs.skipped())
             lines = (files.to_json(row) + "\n" for row in skipped)

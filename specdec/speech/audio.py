@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,16 @@ def read_audio(
     return _resampled(samples, int(rate), wanted)
 
 
+def duration(path: Path) -> float:
+    """Seconds of a file by its header.
+
+    Raises:
+      AudioError: there is no such file, or it holds no sound.
+    """
+    with _opened(path) as file:
+        return file.frames / file.samplerate
+
+
 def _checked(audio: Any, name: str) -> np.ndarray:
     samples = np.asarray(audio)
     whole = samples.dtype in (np.int16, np.int32)
@@ -77,6 +89,13 @@ def _checked(audio: Any, name: str) -> np.ndarray:
 
 
 def _read_file(path: Path) -> tuple[np.ndarray, int]:
+    with _opened(path) as file:
+        return file.read(dtype="float32"), file.samplerate
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of sound, opened by soundfile."""
     if not path.is_file():
         raise AudioError(f"{path} is no file.")
     try:
@@ -84,7 +103,8 @@ def _read_file(path: Path) -> tuple[np.ndarray, int]:
     except ImportError:
         raise ImportError(f"Audio files are read by soundfile; {_EXTRA}.") from None
     try:
-        return soundfile.read(path, dtype="float32")
+        with soundfile.SoundFile(path) as file:
+            yield file
     except soundfile.LibsndfileError as error:
         raise AudioError(
             f"{path} is no sound that can be read ({error.error_string}): convert "

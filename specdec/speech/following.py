@@ -90,7 +90,7 @@ class Recording:
 def follow(
     recordings: Sequence[Recording], windows: Windows, listening: Listening, clock: Clock,
     opened: Callable[[Sequence[Recording], Windows, Sequence], None], *, continues: bool,
-    advanced: Callable[[float], None],
+    advanced: Callable[[float], object],
 ) -> None:  # fmt: skip
     """Decodes recordings to their ends.
 

@@ -14,7 +14,7 @@ from specdec.types import Prompt
 def overlap(
     recordings: Sequence[Recording], windows: Windows, listening: Listening, clock: Clock,
     opened: Callable[[Sequence[Recording], Windows, Sequence[Prompt]], None], seconds: float,
-    advanced: Callable[[float], None],
+    advanced: Callable[[float], object],
 ) -> None:  # fmt: skip
     """Decodes recordings to their ends.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from specdec.core.progress import Progress
-from specdec.core.stats import RunStats
 from specdec.decoding.options import Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
@@ -63,40 +60,41 @@ class Transcriber:
         self._prompt()
 
     def transcribe(
-        self, recordings: Sequence[Float[np.ndarray, " n"]], *, progress: bool = False
-    ) -> Transcripts:
+        self, recordings: Sequence[Float[np.ndarray, " n"]], *,
+        progress: bool | Callable[[float], object] = False,
+    ) -> Transcripts:  # fmt: skip
         """Transcripts of samples at the model's rate.
 
         Args:
-          progress: whether seconds that are done are shown.
+          progress: whether seconds that are done are shown; or a function that is called with
+            those that were added.
         """
         durations = [seconds(samples, self.listening.rate) for samples in recordings]
         states: dict[int, Recording] = {}
-        for i, samples in enumerate(recordings):
-            if np.any(samples):
-                states[i] = Recording(i, self.listening.features(samples), durations[i])
-            else:
-                warnings.warn(f"Recording {i} is silent: nothing was decoded.", stacklevel=3)
-        stats = []
-        with _shown(sum(each.duration for each in states.values()), progress) as advanced:
+        with _shown(sum(durations), progress) as advanced:
+            for i, samples in enumerate(recordings):
+                if np.any(samples):
+                    states[i] = Recording(i, self.listening.features(samples), durations[i])
+                else:
+                    warnings.warn(f"Recording {i} is silent: nothing was decoded.", stacklevel=3)
+                    advanced(durations[i])
             for with_times in (False, True):
                 some = [each for each in states.values() if self._has_times(each) == with_times]
                 if some:
-                    stats.append(self._decode(some, with_times, advanced))
-        found = [
+                    self._decode(some, with_times, advanced)
+        return Transcripts([
             self._transcript(states[i]) if i in states
             else Transcript("", [], None, None, duration, [])
             for i, duration in enumerate(durations)
-        ]  # fmt: skip
-        return Transcripts(found, functools.reduce(operator.add, stats) if stats else None)
+        ])  # fmt: skip
 
     def _has_times(self, recording: Recording) -> bool:
         return self.how.timestamps or len(recording.features) > self.listening.frames
 
     def _decode(
-        self, recordings: list[Recording], with_times: bool, advanced: Callable[[float], None]
-    ) -> RunStats:
-        """Decodes recordings that all have times, or all have none; counts over them."""
+        self, recordings: list[Recording], with_times: bool, advanced: Callable[[float], object]
+    ) -> None:
+        """Decodes recordings that all have times, or all have none."""
         tokens, listening = self.listening.tokens, self.listening
         windows = Windows(
             self.target, self.draft, listening, self.how, self.decoding, with_times=with_times
@@ -112,8 +110,6 @@ class Transcriber:
                 recordings, windows, listening, clock, self._open,
                 continues=self.how.previous_text, advanced=advanced,
             )  # fmt: skip
-        assert windows.stats is not None
-        return windows.stats
 
     def _prompt(self) -> tuple[int, ...]:
         """Tokens of the text that was said before.
@@ -181,17 +177,29 @@ def read_all(
 
 
 @contextlib.contextmanager
-def _shown(total: float, progress: bool) -> Iterator[Callable[[float], None]]:
-    """Seconds of sound that are done, if they are to be shown."""
+def _shown(
+    total: float, progress: bool | Callable[[float], object]
+) -> Iterator[Callable[[float], object]]:
+    """What is called with seconds of sound that are done."""
+    if not isinstance(progress, bool):
+        yield progress
+        return
     if not progress:
         yield lambda more: None
         return
-    with Progress(round(total), "s of sound") as bar:
-        done = 0.0
+    with sound_progress(total) as advanced:
+        yield advanced
+
+
+@contextlib.contextmanager
+def sound_progress(total: float, done: float = 0.0) -> Iterator[Callable[[float], None]]:
+    """A line of progress in seconds of sound; to be called with those that were added."""
+    end = round(total)
+    with Progress(end, "s of sound", done=round(done)) as bar:
 
         def advanced(more: float) -> None:
             nonlocal done
-            bar.add(round(done + more) - round(done))
-            done += more
+            before, done = done, done + more
+            bar.add(min(round(done), end) - min(round(before), end))
 
         yield advanced

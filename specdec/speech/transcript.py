@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +33,11 @@ class Transcript:
     language_probability: float | None
     duration: float
     windows: list[Heard]
+
+    @property
+    def stats(self) -> RunStats | None:
+        """Counts of all decodes, those at other temperatures with them; None without any."""
+        return _total(each.stats for each in self.windows)
 
     def as_json(self) -> dict[str, Any]:
         """Fields for a line of JSON, without windows."""
@@ -70,14 +77,19 @@ class Transcript:
 
 @dataclasses.dataclass(frozen=True)
 class Transcripts:
-    """Transcripts of several recordings, and counts over all of them.
-
-    Attributes:
-      stats: of all decodes, those at higher temperatures with them; None without any.
-    """
+    """Transcripts of several recordings, and counts over all of them."""
 
     transcripts: list[Transcript]
-    stats: RunStats | None
+
+    @property
+    def stats(self) -> RunStats | None:
+        """Counts of all decodes, those at other temperatures with them; None without any."""
+        return _total(each.stats for each in self.transcripts)
+
+
+def _total(parts: Iterable[RunStats | None]) -> RunStats | None:
+    found = [each for each in parts if each is not None]
+    return functools.reduce(operator.add, found) if found else None
 
 
 def _line(segment: Segment) -> str:

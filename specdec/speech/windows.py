@@ -68,6 +68,7 @@ class Heard:
       no_speech_prob: the probability that nobody speaks; None if it was not asked for.
       temperature: at which it was decoded.
       is_silence: whether it counts as such.
+      stats: counts of its decodes, those at other temperatures with them.
     """
 
     tokens: Int[np.ndarray, " t"]
@@ -77,6 +78,7 @@ class Heard:
     no_speech_prob: float | None
     temperature: float
     is_silence: bool = False
+    stats: RunStats | None = None
 
     @property
     def is_continued(self) -> bool:
@@ -103,9 +105,6 @@ class Windows:
     Args:
       decoding: how; its temperature and limit are the transcription's.
       with_times: whether there are timestamps.
-
-    Attributes:
-      stats: totals over all decodes so far; None before the first. Of beams those at temperature 0.
     """
 
     def __init__(
@@ -116,7 +115,6 @@ class Windows:
         self._model, self._target, self._draft = target.model, target, draft
         self._tokens, self._how, self._decoding = listening.tokens, how, decoding
         self.with_times = with_times
-        self.stats: RunStats | None = None
 
     @property
     def _positions(self) -> int:
@@ -178,8 +176,10 @@ class Windows:
             is_last, again = number == len(how.temperatures) - 1, []
             results = self._decoded([windows[i] for i in left], [prompts[i] for i in left],
                                     temperature, number)  # fmt: skip
-            for i, output in zip(left, results, strict=True):
-                found[i] = heard = self._heard(output, silence[i], temperature)
+            for i, (output, stats) in zip(left, results, strict=True):
+                heard = self._heard(output, silence[i], temperature)
+                before = found[i].stats if i in found else None
+                found[i] = heard = dataclasses.replace(heard, stats=_sum(before, stats))
                 if self._looks_wrong(heard) and not heard.is_silence and not is_last:
                     again.append(i)
             left = again
@@ -211,23 +211,23 @@ class Windows:
 
     def _decoded(
         self, windows: Sequence[Window], prompts: Sequence[Prompt], temperature: float, number: int
-    ) -> list[Hypothesis]:
-        """Outputs of windows at a temperature, which is the one of this number."""
+    ) -> list[tuple[Hypothesis, RunStats]]:
+        """Outputs of windows at the temperature of this number, and their counts."""
         limits = [self._limit(window) for window in windows]
         decoder, limit = self._decoder(temperature, number), min(limits)
-        outputs: dict[int, Hypothesis] = {}
-        parts = []
+        outputs: dict[int, tuple[Hypothesis, RunStats]] = {}
         for batch, result in decoder.decode_all(self._batches(windows, prompts), limit=limit):
-            parts.append(rows_of(result.stats))
+            counts = rows_of(result.stats)
             for index, row in enumerate(batch.row_ids):
                 if row >= 0:
-                    outputs[int(row)] = decoder.outputs(result, index)[0]
-        stats = RunStats.total(parts, len(windows), self._decoding.depth)
-        if self.stats is None or self.stats.gamma == stats.gamma:
-            self.stats = stats if self.stats is None else self.stats + stats
+                    own = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], counts)
+                    stats = RunStats.total([own], 1, self._decoding.depth)
+                    outputs[int(row)] = decoder.outputs(result, index)[0], stats
         found = [outputs[window.number] for window in windows]
         # One limit is for all rows: those that have room for more are decoded again.
-        cut = [i for i, each in enumerate(found) if each.ended == "limit" and limits[i] > limit]
+        cut = [
+            i for i, (each, _) in enumerate(found) if each.ended != "eos" and limits[i] > limit
+        ]  # fmt: skip
         if cut:
             whole = self._decoded(
                 [windows[i] for i in cut], [prompts[i] for i in cut], temperature, number
@@ -278,6 +278,13 @@ class Windows:
                 prompt = _together([*rows, *[rows[-1]] * (size - len(some))])
                 prompt = dataclasses.replace(prompt, prefix=prefix, prefix_lengths=lengths)
                 yield Batch(prompt, row_ids)
+
+
+def _sum(before: RunStats | None, stats: RunStats) -> RunStats:
+    """Counts of a window's decodes; what a fallback from beams decodes is left out."""
+    if before is None:
+        return stats
+    return before + stats if before.gamma == stats.gamma else before
 
 
 def _together(prompts: Sequence[Prompt]) -> Prompt:

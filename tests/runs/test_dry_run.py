@@ -13,11 +13,13 @@ from specdec.checkpoints.architectures import count_parameters, decode_model
 from specdec.runs import dry_run
 from specdec.runs import main as command
 from specdec.runs.command_line import Given
+from specdec.runs.transcribe import transcribe
 
 pytestmark = pytest.mark.usefixtures("nothing_is_loaded")
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "configs" / "experiments"
-CONFIGS = sorted(EXPERIMENTS.rglob("*.gin"))
+SPEECH = sorted((EXPERIMENTS / "speech").glob("*.gin"))
+CONFIGS = sorted({*EXPERIMENTS.rglob("*.gin")} - {*SPEECH})
 DRAFTERS = sorted((ROOT / "configs" / "drafters").glob("*.gin"))
 TREES = ROOT / "configs" / "trees"
 QUICKSTART = EXPERIMENTS / "quickstart_ende.gin"
@@ -61,6 +63,23 @@ def test_every_experiment(path, capsys):
     assert ("Fits: " in output) == (path.parent.name == "plans")
 
 
+@pytest.mark.parametrize("path", SPEECH, ids=lambda path: path.stem)
+def test_every_experiment_of_speech(path, capsys, tmp_path):
+    (tmp_path / "a.wav").touch()
+    given = Given([str(path)], ["HARDWARE='v5e'"], None, "test")
+    assert transcribe(given, ROOT, audio=[str(tmp_path)], dry_run=True) == 0
+    output = capsys.readouterr().out
+    assert "Reads 1 files of sound, a.wav" in output
+    assert "Fits: " in output
+    shared = path.stem == "large_v3_distil"
+    assert (parameters(output)[-1] > 700) == shared
+    # Such a draft holds its decoder alone, with its embedding and its keys' and values' kernels.
+    count = 51866 * 1280 + 448 * 1280 + 2 * (16 * 1280**2 + 21 * 1280) + 2 * 1280
+    assert not shared or cells(output, "all parameters")[1] == pytest.approx(count * 2 / 1e6, 1e-3)
+    for cross in cells(output, "cross-attention")[: 1 + shared]:
+        assert cross > 0
+
+
 @pytest.mark.parametrize("path", DRAFTERS, ids=lambda path: path.stem)
 def test_every_drafter(path, capsys):
     output = shown(capsys, [QUICKSTART, path])
@@ -77,6 +96,15 @@ def test_every_drafter(path, capsys):
         ("elsewhere/t5-11b", 11307.3, 5670.1),
         ("distilgpt2", 81.9, 81.1),
         ("openai-community/gpt2-xl", 1557.6, 1556.0),
+        # By the models' cards 39, 764, 1550, 1550, 809, 166, 394 and 756 million.
+        ("openai/whisper-tiny.en", 37.8, 28.2),
+        ("openai/whisper-medium", 763.9, 405.8),
+        ("openai/whisper-large", 1543.3, 801.0),
+        ("openai/whisper-large-v3", 1543.5, 801.0),
+        ("openai/whisper-large-v3-turbo", 808.9, 158.2),
+        ("distil-whisper/distil-small.en", 166.1, 72.9),
+        ("distil-whisper/distil-medium.en", 394.4, 82.5),
+        ("distil-whisper/distil-large-v3.5", 756.4, 112.3),
     ],
 )
 def test_parameters_of_public_checkpoints(name, total, step):

@@ -154,7 +154,8 @@ def test_another_models_files(directory, tmp_path):
     (copy / "tokenizer.json").write_text(json.dumps(vocabulary))
     refused(ValueError, r"has no token <\|startofprev\|>", opened, copy)
     (copy / "tokenizer.json").unlink()
-    refused(ValueError, "has no vocabulary", opened, copy)
+    match = "no vocabulary, whose special tokens transcribe needs"
+    refused(ValueError, match, opened(copy).transcribe, np.ones(1600, np.float32), 16_000)
 
 
 def test_a_draft_of_another_input(directory, tmp_path):

@@ -97,7 +97,13 @@ def open_parameters(weights: Weights, config: TransformerConfig) -> Opened:
 
 FAMILY = Family(
     model_types={"whisper": ""},
-    public={"whisper-SIZE": "whisper_SIZE", "distil-SIZE": "distil_whisper_SIZE"},
+    public={
+        "whisper-SIZE": "whisper_SIZE",
+        "whisper-large-SIZE": "whisper_large_SIZE",
+        "whisper-large-v3-turbo": "whisper_large_v3_turbo",
+        "distil-SIZE": "distil_whisper_SIZE",
+        "distil-large-SIZE": "distil_whisper_large_SIZE",
+    },
     shape=WhisperConfig,
     parse_config=parse_config,
     fields=FIELDS | {"start_id": "decoder_start_token_id", "tied": "tie_word_embeddings"},

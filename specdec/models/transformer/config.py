@@ -359,6 +359,11 @@ class TransformerConfig:
         assert self.encoder is not None
         return 2 * cast(Absolute, self.encoder.positions).count, self.features
 
+    def listens_as(self, other: TransformerConfig) -> bool:
+        """Whether both have encoders of sound, of one shape."""
+        ours, theirs = ((each.features, each.encoder) for each in (self, other))
+        return self.features is not None and ours == theirs
+
     @property
     def d_model(self) -> int:
         """Width of the decoder's residual stream, D."""

@@ -17,7 +17,9 @@ from specdec.reproduce.pieces import Done, Piece, kept, slug
 from specdec.types import SamplingConfig
 
 RESULT = "compiled.json"
-_SETTINGS = ("chip", "target", "draft", "gamma", "temperature", "input_len", "output_len")
+_SETTINGS = (
+    "chip", "target", "draft", "gamma", "temperature", "input_len", "output_len", "batch_size",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,7 @@ class CompiledDecode:
     temperature: float = 0.0
     input_len: int = 64
     output_len: int = 128
+    batch_size: int = 1
     row: paper.Table4Row | None = None
 
     def do(self, directory: Path) -> Done:
@@ -47,12 +50,13 @@ class CompiledDecode:
         return kept(directory / RESULT, settings, self._made)
 
     def _made(self) -> dict[str, Any]:
-        plain = (self.chip, self.target, self.temperature, self.input_len, self.output_len)
+        plain = tuple(getattr(self, key) for key in _SETTINGS if key not in ("draft", "gamma"))
         try:
             report = compile_report(
                 self.shapes[self.target], self.shapes[self.draft], chip=self.chip,
                 gamma=self.gamma, max_input_len=self.input_len, max_decode_len=self.output_len,
-                sampling=SamplingConfig(self.temperature), dtype="bfloat16",
+                batch_size=self.batch_size, sampling=SamplingConfig(self.temperature),
+                dtype="bfloat16",
                 names=(self.target, self.draft), plain=_PLAIN.get(plain),
             )  # fmt: skip
         except DoesNotFitError as error:

@@ -148,7 +148,7 @@ def train_heads(
         full, guessing = frozen
         targets = jnp.asarray(batch.targets)
         if isinstance(batch, SpeechBatch):
-            fed, encoded, hidden = batch.as_read(config)
+            fed, encoded, hidden = batch.as_read(target, full)
             log_p = target.logits(guessing, hidden) - batch.log_sums[..., None]
         else:
             inputs = jnp.asarray(batch.inputs)

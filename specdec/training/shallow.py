@@ -91,14 +91,12 @@ def train_shallow(
     def figures(params: Any, frozen: Any, batch: Any, key: Any):
         del key
         guessing, others = frozen
-        fed, encoded, states = batch.as_read(config)
-        log_p = target.logits(guessing, states) - batch.log_sums[..., None]
         every = others | {"decoder": params}
         packed = draft.pack(every)
+        fed, encoded, states = batch.as_read(draft, packed)
+        log_p = target.logits(guessing, states) - batch.log_sums[..., None]
         own = packed if tokens is None else draft.restricted(packed, every, tokens, None)
-        cross = draft.attended(packed, encoded.output, encoded.mask)
-        cache = draft.empty_cache(*fed.shape)
-        hidden, _ = draft.extend(packed, cross, cache, fed)
+        hidden, _ = draft.extend(packed, encoded, draft.empty_cache(*fed.shape), fed)
         log_q = jax.nn.log_softmax(draft.logits(own, hidden))
         values = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
         return per_token(jnp.asarray(batch.targets), training.pad_id, **values)

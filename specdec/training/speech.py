@@ -143,14 +143,14 @@ def _rows(
     heard = windows.decode([Window(each.prefix, each.number) for each in cuts], prompts)
     first = len(cuts[0].prefix) - 1
     targets = np.full((batch_size, first + most), model.config.start_id, np.int32)
-    shape = next(iter(prompts)).encoding.output.shape[1:]
-    inputs = np.zeros((batch_size, *shape), np.float16)
+    outputs = [each.encoding.output[0] for each in prompts if each.encoding is not None]
+    inputs = np.zeros((batch_size, *outputs[0].shape), np.float16)
     sizes = []
-    for row, (each, found, prompt) in enumerate(zip(cuts, heard, prompts, strict=True)):
+    for row, (each, found, output) in enumerate(zip(cuts, heard, outputs, strict=True)):
         bad = len(found.tokens) >= most or found.compression_ratio > repeated
         ids = [] if bad else [*each.prefix[1:], *found.tokens, model.eos_ids[0]]
         targets[row, : len(ids)] = ids
-        inputs[row] = prompt.encoding.output[0]
+        inputs[row] = output
         sizes.append(len(ids))
     states, sums = jax.device_get(_read(model, pair.target.params, inputs, targets))
     for row, count in enumerate(sizes):

@@ -6,7 +6,7 @@ import dataclasses
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +15,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from specdec.models.transformer.config import TransformerConfig
-from specdec.models.transformer.parts import EncodedInputs
+from specdec.models.transformer.model import TransformerModel
 from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.teacher_forcing import decoder_inputs
+from specdec.types import Encoded
 
 
 class SpeechBatch(NamedTuple):
@@ -36,12 +37,16 @@ class SpeechBatch(NamedTuple):
     log_sums: np.ndarray
 
     def as_read(
-        self, config: TransformerConfig
-    ) -> tuple[Int[Array, "b t"], EncodedInputs, Float[Array, "b t d"]]:
-        """The results of :func:`specdec.training.teacher_forcing.states_along` for these rows."""
+        self, model: TransformerModel, params: Any
+    ) -> tuple[Int[Array, "b t"], Encoded, Float[Array, "b t d"]]:
+        """The results of :func:`specdec.training.teacher_forcing.states_along` for these rows.
+
+        Args:
+          model, params: whose keys and values of the encoder's output are made.
+        """
         output = jnp.asarray(self.inputs, jnp.float32)
-        encoded = EncodedInputs((), (), jnp.ones(output.shape[:2], bool), output)
-        fed = decoder_inputs(config, jnp.asarray(self.targets))
+        encoded = model.attended(params, output, jnp.ones(output.shape[:2], bool))
+        fed = decoder_inputs(model.config, jnp.asarray(self.targets))
         return fed, encoded, jnp.asarray(self.states, jnp.float32)
 
 

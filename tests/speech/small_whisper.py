@@ -72,7 +72,8 @@ def write_whisper(directory, *, seed=2, multilingual=True, **fields):
     with torch.no_grad():  # Else all tokens are about as likely, and timestamps follow at once.
         model.model.decoder.embed_positions.weight.normal_(0, 1.5)
     model.generation_config = GenerationConfig(
-        eos_token_id=eos, bos_token_id=eos, pad_token_id=eos, max_length=config.max_target_positions,
+        eos_token_id=eos, bos_token_id=eos, pad_token_id=eos,
+        max_length=config.max_target_positions,
         decoder_start_token_id=ids["<|startoftranscript|>"], is_multilingual=multilingual,
         no_timestamps_token_id=ids["<|notimestamps|>"], prev_sot_token_id=ids["<|startofprev|>"],
         suppress_tokens=[1, 2, ids["<|startoftranscript|>"], ids["<|startofprev|>"]],

@@ -9,12 +9,14 @@ from collections import Counter
 from specdec.checkpoints.draft_vocabulary import save_draft_vocabulary
 from specdec.core.progress import say
 from specdec.training.checkpointing import load_vocabulary
+from specdec.training.speech_rows import SpeechRows
 from specdec.training.train import Files
 
 
 def build(
-    directory: str | os.PathLike, *, files: Files, vocabulary_path: str, min_count: int
-) -> list[int]:
+    directory: str | os.PathLike, *, files: Files | SpeechRows, vocabulary_path: str,
+    min_count: int,
+) -> list[int]:  # fmt: skip
     """Writes ``draft_vocabulary.json`` with the training outputs' tokens; returns them.
 
     Args:
@@ -27,7 +29,10 @@ def build(
     if min_count < 1:
         raise ValueError(f"min_count must be at least 1, got {min_count}.")
     vocabulary = load_vocabulary(vocabulary_path)
-    outputs = (vocabulary.encode(output) for _, output in files.read("train"))
+    if isinstance(files, SpeechRows):
+        outputs = files.outputs("train")
+    else:
+        outputs = (vocabulary.encode(output) for _, output in files.read("train"))
     counts = Counter(itertools.chain.from_iterable(outputs))
     kept = {vocabulary.eos_id} | {token for token, count in counts.items() if count >= min_count}
     if len(kept) % 2:

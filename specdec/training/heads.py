@@ -44,6 +44,7 @@ from specdec.training.checkpointing import load_params, load_vocabulary
 from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.losses import LOSSES, LossName, comparison
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
+from specdec.training.speech_rows import SpeechBatch, SpeechRows
 from specdec.training.train import Files, prepare
 from specdec.types import Encoded
 
@@ -83,7 +84,7 @@ def train_heads(
     *,
     heads: Config,
     options: HeadsOptions,
-    files: Files,
+    files: Files | SpeechRows,
     batching: BatchingOptions,
     optimizer: OptimizerOptions,
     loop: LoopOptions,
@@ -140,14 +141,22 @@ def train_heads(
     # The target's parts that guesses use; most are the same arrays.
     guessing = full if tokens is None else target.restricted(full, target_params, tokens, None)
 
-    def compared(params: Any, frozen: tuple[Any, Any], batch: TokenBatch) -> Iterator[Compared]:
+    def compared(
+        params: Any, frozen: tuple[Any, Any], batch: TokenBatch | SpeechBatch
+    ) -> Iterator[Compared]:
         """Compare guess 1, 2, ... in a row from each position with the target."""
         full, guessing = frozen
-        inputs, targets = jnp.asarray(batch.inputs), jnp.asarray(batch.targets)
-        fed, encoded, hidden = teacher_forcing.states_along(target, full, inputs, targets)
-        log_p, length = jax.nn.log_softmax(target.logits(full, hidden)), fed.shape[1]
-        if tokens is not None:
-            log_p = log_p[..., np.asarray(tokens)]
+        targets = jnp.asarray(batch.targets)
+        if isinstance(batch, SpeechBatch):
+            fed, encoded, hidden = batch.as_read(target, full)
+            log_p = target.logits(guessing, hidden) - batch.log_sums[..., None]
+        else:
+            inputs = jnp.asarray(batch.inputs)
+            fed, encoded, hidden = teacher_forcing.states_along(target, full, inputs, targets)
+            log_p = jax.nn.log_softmax(target.logits(full, hidden))
+            if tokens is not None:
+                log_p = log_p[..., np.asarray(tokens)]
+        length = fed.shape[1]
         if isinstance(heads, EagleConfig):
             layer = EagleModel(target, heads)
             own = EagleParams(layer.pack(params), guessing)
@@ -170,7 +179,7 @@ def train_heads(
         for number, (log_p, log_q, targets) in enumerate(compared(params, frozen, batch), 1):
             values = comparison(log_p, log_q) | {"loss": divergence(log_p, log_q)}
             named = {f"{name}_{number}": value for name, value in values.items()}
-            found |= per_token(targets, config.pad_id, **named)
+            found |= per_token(targets, training.pad_id, **named)
         return found
 
     def loss(means):

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from specdec.models.transformer.config import TransformerConfig as Config
 from specdec.models.transformer.model import TransformerModel
-from specdec.types import Encoded, Prompt
+from specdec.types import Encoded, Encoding, Prompt
 
 
 def training_pair(
@@ -69,13 +69,17 @@ def teacher_forced(
 
 
 def states_along(
-    model: TransformerModel, params: Any, inputs: Int[Array, "b s"], targets: Int[Array, "b t"]
+    model: TransformerModel,
+    params: Any,
+    inputs: Shaped[Array, "b s ..."],
+    targets: Int[Array, "b t"],
 ) -> tuple[Int[Array, "b t"], Encoded, Float[Array, "b t d"]]:
     """The last hidden state from which each of ``targets`` is drawn, given batches of pairs.
 
     Args:
       model, params: of :func:`specdec.checkpoints.architectures.decode_model`, so that states are
         those of decoding.
+      inputs: tokens, or [B, S, D] what the encoder has made of them.
 
     Returns:
       the token that each of the targets follows, what the model made of the inputs, and states.
@@ -86,8 +90,12 @@ def states_along(
         prompt = Prompt(inputs[:, :0], 0 * ones, fed[:, :1], ones)
     else:
         fed = decoder_inputs(model.config, targets)
-        lengths = jnp.sum(inputs != model.pad_id, axis=1)
-        prompt = Prompt(inputs, lengths, fed[:, :1], ones)
+        if inputs.ndim == 3:
+            encoding = Encoding(inputs, inputs.shape[1] * ones)
+            prompt = Prompt(inputs, encoding.lengths, fed[:, :1], ones, encoding)
+        else:
+            lengths = jnp.sum(inputs != model.pad_id, axis=1)
+            prompt = Prompt(inputs, lengths, fed[:, :1], ones)
     start = model.start(params, prompt, length)
     return fed, start.encoded, model.extend(params, start.encoded, start.cache, fed)[0]
 

@@ -21,6 +21,7 @@ from specdec.training.batching import Batches, BatchingOptions, TokenPair
 from specdec.training.checkpointing import load_params, load_vocabulary, prepare_directory
 from specdec.training.loop import LoopOptions, per_token, run_loop
 from specdec.training.optimizer import OptimizerOptions, make_optimizer
+from specdec.training.speech_rows import SpeechRows
 from specdec.training.validation import Translate, bleu
 
 
@@ -136,7 +137,7 @@ def prepare(
     directory: str | os.PathLike,
     model: architectures.Config,
     vocabulary: Tokenizer,
-    files: Files,
+    files: Files | SpeechRows,
     batching: BatchingOptions,
     loop: LoopOptions,
     *,
@@ -154,6 +155,22 @@ def prepare(
       ValueError: the vocabulary is not the model's, or examples that it continues were to be
         joined; see also there.
     """
+    if isinstance(files, SpeechRows):
+        training, validation = (
+            files.batches(split, model, batching) for split in ("train", "validation")
+        )
+    else:
+        training, validation = _of_texts(model, vocabulary, files, batching, generated_file)
+    data = training.fingerprint()
+    settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
+    prepare_directory(directory, model if trains_model else None, settings, vocabulary.path)
+    return training, validation
+
+
+def _of_texts(
+    model: architectures.Config, vocabulary: Tokenizer, files: Files, batching: BatchingOptions,
+    generated_file: str | None,
+) -> tuple[Batches, Batches]:  # fmt: skip
     check_vocabulary(model, vocabulary)
     if len(batching.join_weights) > 1 and (model.reads_prefix or vocabulary.start_ids):
         raise ValueError(
@@ -171,12 +188,7 @@ def prepare(
         ]
         return Batches(tokens, batching, vocabulary.eos_id, model.pad_id, ends)
 
-    training = batches([*files.read("train"), *generated])
-    validation = batches(files.read("validation"))
-    data = training.fingerprint()
-    settings |= {"total_steps": loop.total_steps, "seed": loop.seed, "data": data}
-    prepare_directory(directory, model if trains_model else None, settings, vocabulary.path)
-    return training, validation
+    return batches([*files.read("train"), *generated]), batches(files.read("validation"))
 
 
 def check_vocabulary(model: architectures.Config, vocabulary: Tokenizer) -> None:

@@ -140,7 +140,7 @@ def _rows(
         samples = read_audio(each.audio, None, listening.rate)
         features.append(listening.features(samples[each.place * size :][:size]))
     prompts = windows.encoded(features)
-    heard = windows.decode([Window(each.prefix, each.number) for each in cuts], prompts)
+    heard = windows.decode([Window((), each.prefix, each.number) for each in cuts], prompts)
     first = len(cuts[0].prefix) - 1
     targets = np.full((batch_size, first + most), model.config.start_id, np.int32)
     outputs = [each.encoding.output[0] for each in prompts if each.encoding is not None]

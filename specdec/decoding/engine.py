@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
+from specdec.core.reductions import log_sum_exp
 from specdec.core.residuals import guess_counts, take, take_position
 from specdec.core.standardize import has_nan, standardize
 from specdec.core.topology import CHAIN, AnyTopology, Topology
@@ -296,13 +297,15 @@ class Engine:
             """Where each token was drawn."""
             return jnp.take_along_axis(values, verdict.path[..., None], axis=1, mode="clip")
 
-        plain, with_rules = (jax.nn.log_softmax(at(each)) for each in scored.logits)
-        distribution, ruled = scored.distribution, take(with_rules, verdict.tokens)
-        adjusted = ruled
+        logits, with_rules = (at(each) for each in scored.logits)
+        total = log_sum_exp(logits)
+        plain = take(logits, verdict.tokens) - total
+        ruled = take(with_rules, verdict.tokens) - log_sum_exp(with_rules)
+        distribution, adjusted = scored.distribution, ruled
         if not isinstance(distribution, PointMass):
             adjusted = jnp.log(take(at(distribution), verdict.tokens))
-        top, top_tokens = jax.lax.top_k(plain, self.alternatives or 0)
-        return LogProbs(take(plain, verdict.tokens), adjusted, ruled, top_tokens, top)
+        top, top_tokens = jax.lax.top_k(logits, self.alternatives or 0)
+        return LogProbs(plain, adjusted, ruled, top_tokens, top - total[..., None])
 
     # A :class:`specdec.decoding.loop.Loop`:
 

@@ -5,12 +5,12 @@ Source: Radford et al. 2022, section 4.5; ``WhisperTimeStampLogitsProcessor`` of
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from specdec.core.fields import Natural, checked
 from specdec.core.pytrees import pytree, static_field
+from specdec.core.reductions import log_sum_exp, max_last
 from specdec.rules.base import OpenRule, RowStart, RuleTarget
 
 
@@ -97,7 +97,7 @@ class _Timestamps:
         times = jnp.where(refused, -jnp.inf, logits[self.first :])
         refused = (others == self.none) | ((others < self.eos) & ended) | ~state.begun
         others = jnp.where(refused, -jnp.inf, logits[: self.first])
-        must_follow = jax.nn.logsumexp(times) > jnp.max(others)
+        must_follow = log_sum_exp(times) > max_last(others)
         return jnp.concatenate([jnp.where(must_follow, -jnp.inf, others), times])
 
     def advance(self, state: _State, token: Int[Array, ""]) -> _State:

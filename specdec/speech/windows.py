@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from specdec.core import platforms
 from specdec.core.compilation import decode_jit
 from specdec.core.stats import RunStats
 from specdec.decoding.batch_decoder import LoopDecoder
@@ -136,8 +137,9 @@ class Windows:
 
     def encoded(self, features: Sequence[Float[np.ndarray, "f m"]]) -> list[Prompt]:
         """Windows with their encodings and the start token as prefix: a prompt of a row each."""
-        size = self._decoding.batch_size
-        found = []
+        size, found = self._decoding.batch_size, []
+        if platforms.current() == platforms.CPU and self._target.partitioning is None:
+            size = 1  # Several at once are no faster there, and filler takes as long as sound.
         for begin in range(0, len(features), size):
             some = features[begin : begin + size]
             stacked = np.stack([*some, *[np.zeros_like(some[0])] * (size - len(some))])

@@ -47,7 +47,7 @@ class Workload:
     beam: BeamConfig | None = None  # Beam search instead of sampling.
     # Audio files to transcribe, a row each, whose inputs are then empty; their tokens are text.
     recordings: tuple[str, ...] = ()
-    repeats: int = 1  # Times that each recording follows itself.
+    seconds: float | None = None  # Each recording follows itself for so long; None for once.
     seed: int = 0  # Of random weights and of sampling.
 
     def __post_init__(self):

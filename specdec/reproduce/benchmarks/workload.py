@@ -56,15 +56,15 @@ def prompts(
 
 
 def recordings(
-    target: str, files: Sequence[str], repeats: Sequence[int] = (1,), gamma: int = 6
+    target: str, files: Sequence[str], seconds: float | None = None, gamma: int = 6
 ) -> list[Workload]:
-    """A checkpoint that listens to audio files; a workload for each number of repeats."""
+    """A checkpoint that listens to audio files, each of which follows itself for some seconds."""
+    name = f"{Path(target).name} on {', '.join(Path(file).stem for file in files)}"
     return [Workload(
-        f"{Path(target).name} on {', '.join(Path(file).stem for file in files)}"
-        + (f" {times} times in a row" if times > 1 else ""),
+        name + (f" for {seconds:g} s" if seconds else ""),
         resolve(target, "target"), None, ((),) * len(files), None, 448, gamma=gamma,
-        recordings=tuple(map(str, files)), repeats=times,
-    ) for times in repeats]  # fmt: skip
+        recordings=tuple(map(str, files)), seconds=seconds,
+    )]  # fmt: skip
 
 
 def random_weights(

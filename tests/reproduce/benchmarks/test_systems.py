@@ -17,7 +17,10 @@ from specdec.reproduce.benchmarks.systems import (
 )
 from specdec.reproduce.benchmarks.workload import random_weights
 
-OTHERS = [name for name, entry in SYSTEMS.items() if not (entry.own or entry.beams) and entry.needs]
+OTHERS = [
+    name for name, entry in SYSTEMS.items()
+    if not (entry.own or entry.beams or entry.listens) and entry.needs
+]  # fmt: skip
 # CTranslate2 does not let EOS come first, which these random weights often do.
 SEARCHERS = [name for name, entry in SYSTEMS.items() if entry.beams and entry.module != "ct2"]
 # 32 tokens: CTranslate2's int8 kernels want multiples of 4.

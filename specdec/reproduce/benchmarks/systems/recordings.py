@@ -11,8 +11,9 @@ RATE = 16_000  # Whisper's samples a second.
 
 
 def samples(workload: Workload, row: int) -> np.ndarray:
-    """Samples of a recording at 16 kHz."""
-    return np.tile(read_audio(workload.recordings[row], None, RATE), workload.repeats)
+    """Samples of a recording at 16 kHz, as long as the workload asks."""
+    heard = read_audio(workload.recordings[row], None, RATE)
+    return heard if workload.seconds is None else np.resize(heard, round(workload.seconds * RATE))
 
 
 def shortened(heard: np.ndarray, lengths: object) -> tuple[np.ndarray, bool]:

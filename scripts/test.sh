@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 cd "$repo"
 # By purpose: what proves decoding lossless, what is about programs themselves, and the rest.
 core=(
-  tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/verifiers tests/core tests/drafters
+  tests/test_oracle*.py tests/rules/test_rules_oracle.py tests/rules/test_timestamps.py tests/verifiers tests/core tests/drafters
   tests/decoding/test_loops.py tests/decoding/test_sizes.py tests/decoding/test_chi_square.py
   tests/models/test_contract.py
 )

@@ -172,7 +172,7 @@ class Pair:
         self, audio: Audio | Sequence[Audio], rate: int | None = None, *,
         decoding: Decoding | None = None, progress: bool = False, **options: Any,
     ) -> Transcript | list[Transcript]:  # fmt: skip
-        """What is said in a recording, or in each of several.
+        """Transcribes a recording, or each of several.
 
         Args:
           audio: a file's path or samples, [samples] or [samples, channels]; or a list of these,
@@ -195,7 +195,7 @@ class Pair:
         return found.transcripts[0] if is_one else found.transcripts
 
     def transcriber(self, decoding: Decoding | None = None, **options: Any) -> Transcriber:
-        """What :meth:`transcribe` does with these options; its result has counts, too.
+        """The transcriber that :meth:`transcribe` uses; its result has counts, too.
 
         Raises:
           ValueError, TypeError: as :meth:`transcribe`.

@@ -109,7 +109,7 @@ class Encoding:
 
 @pytree
 class Prompt:
-    """What a batch of rows is decoded from: an encoder's inputs, and the decoder's first tokens.
+    """Start of a batch of rows: an encoder's inputs, and the decoder's first tokens.
 
     Lengths are given, never found by comparing with a padding id: some models pad with EOS.
 

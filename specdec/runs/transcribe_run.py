@@ -102,7 +102,7 @@ class TranscribeRun:
         return dataclasses.replace(self, decoding=decoding)
 
     def transcriber(self, pair: Pair) -> Transcriber:
-        """What transcribes; see :meth:`specdec.Pair.transcriber`."""
+        """The run's transcriber; see :meth:`specdec.Pair.transcriber`."""
         fields = dataclasses.fields(Transcription)
         options = {each.name: getattr(self.transcription, each.name) for each in fields}
         return pair.transcriber(self.decoding, **options)

@@ -56,7 +56,7 @@ class TranscribedFile:
 
     @property
     def stats(self) -> RunStats | None:
-        """Its counts, to be added to others'."""
+        """Counts of the file, to be added to others'."""
         given = self.counts
         if given is None:
             return None

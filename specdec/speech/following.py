@@ -71,7 +71,7 @@ class Recording:
     windows: list[Heard] = dataclasses.field(default_factory=list)
 
     def window(self, number: int, *, behind_said: bool) -> Window:
-        """Its window of a number; ``behind_said``: it continues what was said."""
+        """The window of a number; ``behind_said``: it continues what was said."""
         assert self.opening is not None
         before = self.opening.before(self.said if behind_said else ())
         return Window(before, self.opening.tokens, self.index * _MOST_WINDOWS + number)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of listening: how sound becomes features, and its special tokens."""
+"""Settings of a checkpoint that listens: how sound becomes features, and special tokens."""
 
 from __future__ import annotations
 

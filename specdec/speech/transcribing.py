@@ -180,7 +180,7 @@ def read_all(
 def _shown(
     total: float, progress: bool | Callable[[float], object]
 ) -> Iterator[Callable[[float], object]]:
-    """What is called with seconds of sound that are done."""
+    """A function to call with seconds of sound that are done."""
     if not isinstance(progress, bool):
         yield progress
         return

@@ -16,7 +16,7 @@ from specdec.speech.windows import Heard
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """What is said in a recording.
+    """The transcript of a recording.
 
     Attributes:
       text: of all segments.

@@ -59,7 +59,7 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Heard:
-    """What was decoded of a window.
+    """The output of a window.
 
     Attributes:
       tokens: [T] int32 without EOS, timestamps with them; none of silence.
@@ -168,7 +168,7 @@ class Windows:
         return self._target.place_rows(prompt)
 
     def decode(self, windows: Sequence[Window], prompts: Sequence[Prompt]) -> list[Heard]:
-        """What is said in windows, whose prompts are :meth:`encoded`."""
+        """Decodes windows, whose prompts are :meth:`encoded`."""
         how, silence = self._how, [None] * len(windows)
         if how.no_speech is not None:
             silence = self.behind_start(windows, prompts)[:, self._tokens.no_speech].tolist()

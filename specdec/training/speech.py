@@ -131,7 +131,7 @@ def _cuts(pair: Pair, manifest: Path) -> Iterator[_Cut]:
 def _rows(
     pair: Pair, windows: Windows, cuts: Sequence[_Cut], batch_size: int, most: int, repeated: float
 ) -> Iterator[dict[str, np.ndarray]]:
-    """What the target makes of a batch of windows, as arrays by name."""
+    """The target's transcripts of a batch of windows, as arrays by name."""
     listening, model = pair.listening, pair.target.model
     assert listening is not None
     assert isinstance(model, TransformerModel)

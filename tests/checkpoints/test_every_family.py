@@ -235,7 +235,7 @@ def _off_by_one(patch):
 
 
 def _next_frames(patch):
-    """Of the second convolution."""
+    """The second convolution, one frame late."""
 
     def broken(x, stride):
         return windows(x[:, stride - 1 :], stride)

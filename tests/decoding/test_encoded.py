@@ -1,4 +1,4 @@
-"""What an encoder made, given in place of texts; and drafts that share their target's encoder."""
+"""Encodings given in place of texts; and drafts that share their target's encoder."""
 
 import functools
 
@@ -33,7 +33,7 @@ def near(params):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Of each family a target, a draft with its encoder, and one with another encoder."""
+    """A target of each family, a draft with its encoder, and one with another encoder."""
     root = tmp_path_factory.mktemp("encoded")
     for family, config in CONFIGS.items():
         params = jax.device_get(random_params(config, 3))
@@ -61,7 +61,7 @@ def pair_of(root):
 
 
 def encoded(pair, given):
-    """What the target's encoder makes of each text or sound alone."""
+    """The target's encoding of each text or sound alone."""
     model, found = pair.target.model, []
     for each in given:
         prompt = model.prompt(np.asarray(each)[None], np.array([len(each)]))

@@ -112,7 +112,7 @@ def allowed(sequences):
 
 
 def timestamps(start, none):
-    """Of Whisper: 't' is a timestamp, one from ``start`` on, and 'x' is text."""
+    """Whisper's outputs: 't' is a timestamp, one from ``start`` on, and 'x' is text."""
     grammar = re.compile("(t(x+(ttx+)*(tt?)?)?)?")
 
     def fits(output):

@@ -83,7 +83,7 @@ def rule(tokens):
 
 
 def test_fallback(both):
-    """What looks wrong is decoded again, at the next temperature, and the rest is not."""
+    """A window that looks wrong is decoded again, at the next temperature, and no other."""
     options = HOW | {"temperatures": (0.0, 0.6), "log_prob": -0.6, "gamma": 3}
     found = both.pair.transcribe(SOUND, RATE, **options)
     again = both.pair.transcribe(SOUND, RATE, **options)

@@ -89,7 +89,7 @@ def settings(rows, steps):
 
 
 def test_rows_are_what_the_target_writes(target, recordings, rows):
-    """Its tokens, as transcribing gives them, and the states that they were drawn from."""
+    """Rows have the tokens of a transcript, and the states that they were drawn from."""
     files = [load_file(path) for path in sorted((rows / "train").glob("*.safetensors"))]
     assert len(files) == 7
     assert any(len(each["tokens"]) for each in files)
@@ -225,6 +225,7 @@ def test_all_layers_are_the_target(tmp_path, target, rows, validations):
     chosen["optimizer"] = OptimizerOptions(peak_learning_rate=1e-9, warmup_steps=1)
     train_shallow(tmp_path, options=options, **chosen)
     assert validations[-1]["alpha"] == pytest.approx(1, abs=2e-2)
+    assert validations[-1]["loss"] == pytest.approx(0, abs=2e-2)  # Both are distributions.
     with pytest.raises(ValueError, match="layers: a layer must be"):
         train_shallow(
             tmp_path, options=dataclasses.replace(options, layers=(2,)), **chosen

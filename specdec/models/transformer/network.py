@@ -194,7 +194,7 @@ class Transformer(nn.Module):
         return self.encoder(inputs, mask, None, encoding, deterministic)
 
     def _read(self, inputs: Shaped[Array, "b t ..."]) -> Bool[Array, "b s"]:
-        """Which positions of an encoder are attended to: tokens that are no pad, all of sound."""
+        """Mask of the positions that are attended to: tokens that are no pad, all of sound."""
         if self.config.features is None:
             return inputs != self.config.pad_id
         return jnp.ones((len(inputs), inputs.shape[1] // 2), bool)

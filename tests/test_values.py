@@ -39,10 +39,12 @@ GOOD = {
     specdec.RepetitionPenalty: {"penalty": 1.2},
     specdec.SamplingConfig: {},
     specdec.Suppressed: {"tokens": [3]},
+    specdec.Timestamps: {"first": 5, "none": 4},
+    specdec.Transcription: {},
     specdec.Tree: {"branching": (2, 1)},
     specdec.TypicalVerifier: {},
 }
-MADE_HERE = {"GenerateOutput"}  # A result.
+MADE_HERE = {"GenerateOutput", "Transcript"}  # Results.
 # Wrong in a way of their own; ranges of numbers are those of tests/core/test_fields.py.
 ODD = [
     *((specdec.Forbidden, {"sequences": x}) for x in (None, [], [[]], [3], [[-1]], [[2.5]], [""])),
@@ -60,6 +62,10 @@ ODD = [
     *((specdec.JsonSchema, {"schema": x}) for x in ("x", "[]", {"a": {1}})),
     *((specdec.Merged, {"drafts": x}) for x in ((1, 2), "ab", ("a",), ("a", Copying), {"a", "b"})),
     (specdec.Quantized, {"group": 3}),
+    (specdec.Timestamps, {"none": 5}),
+    *((specdec.Transcription, {"temperatures": x}) for x in ((), 0.5, "0", (0.5, 0.0), (-1,))),
+    *((specdec.Transcription, {"prompt": x}) for x in (3, ["a"])),
+    (specdec.Transcription, {"previous_text": True, "windows": "overlapping"}),
     *((specdec.Tree, {"branching": x}) for x in (None, True, (0,), ("a",), ([],), (2000,))),
 ]
 

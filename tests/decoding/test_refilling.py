@@ -97,7 +97,7 @@ def test_larger_inputs_join_smaller_ones(paths):
     pair = pair_of(paths, "t5", "draft")
     decoder = pair.decoder(max_decode_len=LIMIT, sampling=SAMPLED, gamma=3)
     batches = batches_of(pair, most=26)
-    assert {batch.shape[1] for batch in batches} == {16, 32}
+    assert {batch.prompt.inputs.shape[1] for batch in batches} == {16, 32}
     check(decoder, batches)
 
 

@@ -187,7 +187,7 @@ def open_parameters(weights: Weights, config: TransformerConfig) -> Opened:
 
 FAMILY = Family(
     model_types={
-        "t5": "Flan-T5, UL2, MADLAD-400, ByT5, CodeT5+ 220m and 770m", "mt5": "Aya-101", "umt5": "",
+        "t5": "Flan-T5, UL2, MADLAD-400, ByT5, CodeT5+", "mt5": "Aya-101", "umt5": "",
     },
     public={
         "t5-v1_1-SIZE": "t5_1_1_SIZE", "flan-t5-SIZE": "t5_1_1_SIZE", "t5-SIZE": "t5_1_0_SIZE",

@@ -23,10 +23,14 @@ def pairs(tmp_path):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_configurations_are_complete(config, pairs, tmp_path):
-    given = {"DATA_DIR": pairs, "TARGET": ["TARGET = 'quickstart_lm'"]}
-    bindings = [
-        b for name, some in given.items() if f"{name} = " in config.read_text() for b in some
-    ]
+    given = {
+        "DATA_DIR": pairs, "TARGET": ["TARGET = 'quickstart_lm'"],
+        "RECORDING": ["RECORDING = 'a.wav'"],
+    }  # fmt: skip
+    text = config.read_text()
+    if "speech.gin" in text:  # It is included.
+        text += (ROOT / "configs/benchmarks/speech.gin").read_text()
+    bindings = [b for name, some in given.items() if f"{name} = " in text for b in some]
     gin_files.parse([str(config)], bindings, ROOT)
     systems = gin.query_parameter("benchmark.run.systems")
     drafts = any("speculative" in name or "assisted" in name for name in systems)

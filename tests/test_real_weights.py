@@ -4,6 +4,7 @@ SPECDEC_REAL_WEIGHTS names a directory that holds gemma-3-270m and smollm2-135m-
 models that listen whisper-base and whisper-tiny.en with a recording of 44 s, two_cities.wav.
 """
 
+import functools
 import os
 from pathlib import Path
 
@@ -97,6 +98,13 @@ def whisper(request):
 
     pair = specdec.load_pair(target=directory, draft=specdec.Quantized())
     model = WhisperForConditionalGeneration.from_pretrained(directory).float().eval()
+    tokens = pair.listening.tokens
+    if tokens.languages:  # Ours finds the language; transformers is given it, with its tokens.
+        settings = model.generation_config
+        settings.lang_to_id = {f"<|{code}|>": i for code, i in tokens.languages.items()}
+        settings.task_to_id = dict(tokens.tasks)
+        asked = {"language": "en", "task": "transcribe"}
+        model.generate = functools.partial(model.generate, **asked)
     return pair, model, features, samples
 
 

@@ -94,7 +94,7 @@ def test_encodings_are_their_texts(pair_of, family):
     for way in (PLAIN, CHAIN):
         expected = generated(pair, given, **way)
         assert_same(generated(pair, encoded=states, **way), expected)
-    assert len(set(map(tuple, tokens_of(expected)))) > 3, "texts should be told apart"
+    assert len(set(map(tuple, tokens_of(expected)))) > 3, "texts should differ"
     assert expected.stats.accepted > 0
     turned = generated(pair, encoded=states[::-1], **CHAIN)
     assert tokens_of(turned) == tokens_of(expected)[::-1]

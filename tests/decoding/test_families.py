@@ -102,7 +102,7 @@ CASES = [
 def test_drafts_and_verifiers(family_of, family, draft, way):
     """In a batch of texts of several lengths; and guesses something right."""
     tiny = family_of(family)
-    assert len(set(map(tuple, tiny.expected))) > 3, "texts should be told apart"
+    assert len(set(map(tuple, tiny.expected))) > 3, "texts should differ"
     pair = specdec.load_pair(target=tiny.target, draft=tiny.draft(draft))
     out = pair.generate(TEXTS, **GREEDY | way)
     assert [row.tolist() for row in out.tokens] == tiny.expected

@@ -109,11 +109,8 @@ def test_short_recordings(both, language, timestamps):
         assert (ours.language, ours.language_probability) == ("de", None)
 
 
-@pytest.mark.parametrize("prompt", [None, PROMPT])
-@pytest.mark.parametrize("previous", [False, True])
-def test_text_before(both, prompt, previous):
-    if not (prompt or previous):
-        pytest.skip("the test of sequential windows")
+@pytest.mark.parametrize(("previous", "prompt"), [(False, PROMPT), (True, None), (True, PROMPT)])
+def test_text_before(both, previous, prompt):
     before = both.pair.listening.tokens.previous
     options = {}
     if prompt:

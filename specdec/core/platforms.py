@@ -28,6 +28,7 @@ class Platform:
       tile_rows: the most tokens of a product that filler may make it.
       input_step: of the entries of inputs that a decode loop has; see
         :func:`specdec.models.filler.shared`.
+      entry_step: of the entries of a cache; see :func:`specdec.models.filler.cache_size`.
       bits_a_pass: of a number that is searched by passes over a vocabulary. More are fewer passes
         of more arithmetic, which costs an accelerator less than starting them.
       heads_side_by_side: whether caches of few heads have them so; see
@@ -40,6 +41,7 @@ class Platform:
     tile: int = 1
     tile_rows: int = 0
     input_step: int = 1
+    entry_step: int = 1
     bits_a_pass: int = 1
     heads_side_by_side: bool = False
     fused: bool = False
@@ -61,7 +63,7 @@ class Platform:
         return dataclasses.replace(self, fused=False)
 
 
-CPU = Platform("cpu", "out_in", input_step=64)
+CPU = Platform("cpu", "out_in", input_step=64, entry_step=16)
 GPU = Platform("gpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, fused=True)
 TPU = Platform("tpu", "in_out", tile=8, tile_rows=128, bits_a_pass=4, heads_side_by_side=True)
 PLATFORMS = {platform.name: platform for platform in (CPU, GPU, TPU)}

@@ -16,7 +16,8 @@ from specdec.models.partitioning import constrain
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
-# Keys or values of all layers: an array for each, or stacked where layers are run in a loop.
+# Keys or values of all layers: an array for each, or stacked where layers are run in a loop. Stacked
+# ones of bfloat16 are its bits: to write numbers of 16 bits XLA widens the whole array on CPU.
 Entries: TypeAlias = tuple[Float[Array, "b h m k"], ...] | Float[Array, "b l h m k"]
 Number: TypeAlias = int | Int[Array, ""]  # A layer's; traced in a loop.
 
@@ -46,7 +47,8 @@ def init_cache(
 
     def layers() -> Entries:
         if stacked:
-            return jnp.zeros((batch, num_layers, *shape[1:]), dtype)
+            stored = jnp.uint16 if dtype == jnp.bfloat16 else dtype
+            return jnp.zeros((batch, num_layers, *shape[1:]), stored)
         return tuple(constrain(jnp.zeros(shape, dtype), CACHE_AXES) for _ in range(num_layers))
 
     return KVCache(layers(), layers(), jnp.zeros((batch,), jnp.int32))
@@ -57,9 +59,10 @@ def of_layer(entries: Entries, number: Number) -> Float[Array, "b h m k"]:
     if isinstance(entries, tuple):
         assert isinstance(number, int)
         return entries[number]
-    return jax.lax.dynamic_index_in_dim(
+    own = jax.lax.dynamic_index_in_dim(
         entries, number, axis=1, keepdims=False, allow_negative_indices=False
     )
+    return jax.lax.bitcast_convert_type(own, jnp.bfloat16) if own.dtype == jnp.uint16 else own
 
 
 def with_layer(entries: Entries, number: Number, own: Float[Array, "b h m k"]) -> Entries:
@@ -79,14 +82,17 @@ def write(
     """
     if isinstance(entries, tuple):
         return with_layer(entries, number, _written(of_layer(entries, number), new, start))
-    new = new.astype(entries.dtype)[:, None]
-    if len(new) == 1:  # In place.
-        return jax.lax.dynamic_update_slice(entries, new, (0, number, 0, start[0], 0))
+    new = new[:, None]
+    if entries.dtype == jnp.uint16:
+        new = jax.lax.bitcast_convert_type(new.astype(jnp.bfloat16), jnp.uint16)
+    new = new.astype(entries.dtype)
 
-    def put(row, new, at):
-        return jax.lax.dynamic_update_slice(row, new, (number, 0, at, 0))
+    def put(row: Int[Array, ""] | int, entries: Array) -> Array:
+        own = jax.lax.dynamic_slice_in_dim(new, row, 1)
+        return jax.lax.dynamic_update_slice(entries, own, (row, number, 0, start[row], 0))
 
-    return jax.vmap(put)(entries, new, start)
+    # In place. A batched update would be a loop over rows, too, with copies of each.
+    return put(0, entries) if len(new) == 1 else jax.lax.fori_loop(0, len(new), put, entries)
 
 
 def _written(

@@ -22,10 +22,13 @@ def amount(batch: int, count: int) -> int:
 def cache_size(batch: int, tokens: int) -> int:
     """Entries of a cache for so many tokens a row, and for filler behind the last.
 
-    A multiple of two tiles: so plain decoding and short blocks attend to equally many.
+    A multiple of two tiles: so plain decoding and short blocks attend to equally many. On CPU one of
+    a vector's numbers; see ``products/sums.py``.
     """
-    tile = platforms.current().tile_for(batch)
-    return -(-(tokens + tile - 1) // (2 * tile)) * 2 * tile if tile > 1 else tokens
+    platform = platforms.current()
+    tile = platform.tile_for(batch)
+    step = 2 * tile if tile > 1 else platform.entry_step
+    return -(-(tokens + tile - 1) // step) * step
 
 
 def shared(tokens: int) -> int:

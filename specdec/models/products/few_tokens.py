@@ -14,9 +14,14 @@ The layers of a stack are run in a loop, so that a program has the text of one. 
 stacked, [L, C, O, W], and a product reads its layer's where it lies: the slice is part of the
 reduction. (Behind a ``lax.scan`` or in a product of XLA's it would be copied first.)
 
+What a call makes of a token does not depend on how many others it has, nor on their rows, bit by
+bit: see ``sums.py``. Products of more than 32 tokens, and attention of more than 8 queries, are an
+exception, unless they are to be ``exact``: XLA's own.
+
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
-They need :data:`specdec.core.compilation.CPU_OPTIONS`: without, results are the same, but slower.
+They need :data:`specdec.core.compilation.CPU_OPTIONS`: without, results are the same but for
+rounding, and slower.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.machine import vector_registers
-from specdec.core.reductions import sum_last
+from specdec.core.reductions import max_last
 from specdec.models.products import nibbles, plain
 from specdec.models.products.quantized import (
     Int4Kernel,
@@ -39,17 +44,28 @@ from specdec.models.products.quantized import (
     OfLayer,
     to_int8,
 )
+from specdec.models.products.sums import (
+    FEW,
+    VECTOR,
+    Cut,
+    barrier,
+    in_passes,
+    sums,
+    totals,
+    with_others,
+)
 from specdec.types import AnyArray
 
 # Up to so many tokens a product is one pass, several, and XLA's the faster way round.
-_FEW, _SOME, _MANY = 8, 32, 64
+_ONE_PASS, _SOME, _MANY = 8, 32, 64
+QUERIES_AT_ONCE = 8  # Attention of as many is one pass over the keys and values.
 _TILES = (6, 5, 4)  # Tokens of each of several passes: the first that leaves none over, if any.
 # Features in a chunk, at most, by the bytes of one; and at least.
 _WIDEST, _NARROWEST = {4: 512, 2: 512, 1: 4096}, 64
 _STREAMS = (8, 4, 3, 2, 1)  # Parts of a kernel that are read together.
 # Bytes of the scores of all heads, of which more are computed head by head: they stay in a cache.
 SCORES_AT_ONCE = 2**22
-_barrier = jax.lax.optimization_barrier
+in_memory = barrier
 # Sums in float32 are several times as fast for bfloat16 on processors with AMX; network.py, too.
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 
@@ -98,24 +114,31 @@ def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
 
 
 def product(
-    kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
-) -> Float[Array, "b t o"]:
-    """The product of x and a packed kernel, in ``dtype``, x's own if None."""
+    kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None, *,
+    exact: bool = False,
+) -> Float[Array, "b t o"]:  # fmt: skip
+    """The product of x and a packed kernel, in ``dtype``, x's own if None.
+
+    Args:
+      exact: whether a token's is the same beside any number of others.
+    """
     dtype = dtype or x.dtype
     stack, layer = (kernel.stack, kernel.number) if isinstance(kernel, OfLayer) else (kernel, None)
     if isinstance(stack, Int8Kernel):
         scale = stack.scale if layer is None else of_layer(stack.scale, layer)
-        return (product(_same_layer(stack.qvalue, layer), x, jnp.float32) * scale).astype(dtype)
+        products = product(_same_layer(stack.qvalue, layer), x, jnp.float32, exact=exact)
+        return (products * scale).astype(dtype)
     if isinstance(stack, Int4Kernel):
         return _nibbles_product(stack, layer, x, dtype)
     assert not isinstance(stack, OfLayer)
     chunks, width = stack.shape[-3], stack.shape[-1]
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
-    if tokens <= _FEW:
+    if tokens <= _ONE_PASS:
         out = _streamed_product(stack, layer, flat)
-    elif tokens <= _SOME:
-        out = _tiled_product(stack, layer, flat)
+    elif tokens <= _SOME or exact:
+        size = next((size for size in _TILES if tokens % size == 0), _TILES[0])
+        out = in_passes(functools.partial(_streamed_product, stack, layer), flat, size)
     else:
         whole, flat = _widened(stack, layer, flat)
         if tokens <= _MANY or len(whole) > 1:
@@ -136,12 +159,10 @@ def scores(
 ) -> Float[Array, "b h t m"]:
     """query keys.T for each row and head, in float32."""
     count = query.shape[2]
-    if count > _FEW:
+    if count > QUERIES_AT_ONCE:
         return plain.scores(query, keys)
-    query = _barrier(query)
-    if count == 1:
-        return _in_halves(lambda keys: (keys, query), keys, 2, 3)[:, :, None]
-    return jnp.stack(_sums([(keys, query[:, :, t, None, :]) for t in range(count)], 3), axis=2)
+    query = barrier(query)
+    return _by_query(keys, 2, [query[:, :, t, None, :] for t in range(count)], 3)
 
 
 def mix(
@@ -149,15 +170,11 @@ def mix(
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head."""
     count = weights.shape[2]
-    if count > _FEW:
+    if count > QUERIES_AT_ONCE:
         return plain.mix(weights, values)
-    weights = _barrier(weights)
-    if count == 1:
-        columns = weights.swapaxes(2, 3)
-        found = _in_halves(lambda values: (values, columns), values, 3, 2)
-        return found[:, :, None].astype(values.dtype)
-    sums = _sums([(values, weights[:, :, t, :, None]) for t in range(count)], 2)
-    return jnp.stack(sums, axis=2).astype(values.dtype)
+    weights = barrier(weights)
+    columns = [weights[:, :, t, :, None] for t in range(count)]
+    return _by_query(values, 3, columns, 2).astype(values.dtype)
 
 
 def encoded_values(values: Float[Array, "... s k"]) -> Float[Array, "... k s"]:
@@ -173,28 +190,42 @@ def mix_encoded(
 ) -> Float[Array, "b h t k"]:
     """:func:`mix` of an encoder's values."""
     count = weights.shape[2]
-    if count > _FEW:
+    if count > QUERIES_AT_ONCE:
         return plain.mix(weights, values.swapaxes(2, 3))
-    weights = _barrier(weights)
-    if count == 1:
-        found = _in_halves(lambda values: (values, weights), values, 2, 3)
-        return found[:, :, None].astype(values.dtype)
-    sums = _sums([(values, weights[:, :, t, None, :]) for t in range(count)], 3)
-    return jnp.stack(sums, axis=2).astype(values.dtype)
+    weights = barrier(weights)
+    rows = [weights[:, :, t, None, :] for t in range(count)]
+    return _by_query(values, 2, rows, 3).astype(values.dtype)
 
 
-def _in_halves(
-    pair: Callable[[Array], tuple[Array, Array]], whole: Array, axis: int, over: int
-) -> Array:
-    """Sums over an axis with both halves of an array along another one, for one token.
+def _by_query(
+    whole: Float[Array, "b h ..."], axis: int, queries: Sequence[Float[Array, "b h ..."]], over: int
+) -> Float[Array, "b h t n"]:
+    """Sums over an axis of keys or values, times what each query has for them.
 
-    XLA leaves a reduction of two operands whole, and it reads a layer of a stack where that lies.
+    Args:
+      axis: the one along which the keys or values are read in parts.
     """
-    count = whole.shape[axis]
-    size = -(-count // 2)
-    halves = (jax.lax.slice_in_dim(whole, i, i + size, axis=axis) for i in (0, count - size))
-    first, last = _sums([pair(half) for half in halves], over)
-    return jnp.concatenate([first, last[:, :, 2 * size - count :]], axis=2)  # They may overlap.
+    size, count = whole.shape[axis], len(queries)
+    parts = max(1, min(-(-FEW // count), size // VECTOR))
+    queries = with_others(queries, -(-FEW // parts))
+    cut = Cut.of(size, parts)
+    pairs = [(part, query) for query in queries for part in cut.parts(whole, axis)]
+    found, each = sums(pairs, over), len(cut.begins)
+    rows = [cut.own(found[i : i + each], 2) for i in range(0, count * each, each)]
+    return jnp.stack([jnp.concatenate(row, axis=2) for row in rows], axis=2)
+
+
+def softmax_parts(scores: Float[Array, "... m"]) -> tuple[Array, Array]:
+    """A softmax's numerators [..., M] and their sum [..., 1]."""
+    scores = barrier(scores)
+    weights = barrier(jnp.exp(scores - max_last(scores)[..., None]))
+    total = totals(weights.reshape(-1, weights.shape[-1]))
+    return weights, total.reshape(*weights.shape[:-1], 1)
+
+
+def inverse_root(x: Float[Array, ...]) -> Float[Array, ...]:
+    """1 / sqrt(x). The processor's own rounds otherwise for one number than for a vector."""
+    return 1 / barrier(jnp.sqrt(x))
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
@@ -202,9 +233,9 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
     if isinstance(embedding, Int8Kernel):
         return embed(embedding.qvalue, tokens) * embed(embedding.scale[:, None], tokens)
     assert not isinstance(embedding, Int4Kernel | OfLayer)
-    table, tokens = _barrier((embedding, tokens))
+    table, tokens = barrier((embedding, tokens))
     table = _as_read(table)
-    if tokens.size > _FEW:
+    if tokens.size > _ONE_PASS:
         return _float32(plain.embed(table, tokens))
     rows = [jax.lax.dynamic_slice_in_dim(table, token, 1) for token in tokens.reshape(-1)]
     return _float32(jnp.concatenate(rows).reshape(*tokens.shape, -1))
@@ -212,14 +243,16 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Mean of each token's features, in float32."""
-    x = _barrier(x).astype(jnp.float32)
-    return (sum_last(x) / x.shape[-1])[..., None]
+    return _mean(x.astype(jnp.float32))
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Mean of the squares of each token's features, in float32."""
-    x = _barrier(x).astype(jnp.float32)
-    return (sum_last(x * x) / x.shape[-1])[..., None]
+    return _mean(jnp.square(barrier(x).astype(jnp.float32)))
+
+
+def _mean(x: Float[Array, "*shape d"]) -> Float[Array, "*shape 1"]:
+    return totals(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], 1) * (1 / x.shape[-1])
 
 
 def of_layer(stack: Array, layer: Int[Array, ""]) -> Array:
@@ -237,56 +270,38 @@ def _nibbles_product(
     flat = x.reshape(-1, x.shape[-1])
     if len(flat) <= nibbles.FEW:
         return nibbles.product(stack, layer, flat).astype(dtype).reshape(*x.shape[:-1], -1)
-    stack, layer, x = _barrier((stack, layer, x))
+    stack, layer, x = barrier((stack, layer, x))
     if layer is not None:
         stack = jax.tree.map(lambda leaf: of_layer(leaf, layer), stack)
     return product(nibbles.widened(stack)[None], x, dtype)
 
 
-def _tiled_product(
+def _streamed_product(
     stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, x: Float[Array, "t c w"]
 ) -> Float[Array, "t o"]:
-    """A pass for every few tokens, in a loop.
-
-    Not unrolled, for XLA allocates something for each operand of each reduction whenever a program
-    is called: an encoder's passes, one after the other, were most of them.
-    """
-    size = next((size for size in _TILES if len(x) % size == 0), _TILES[0])
-    whole = len(x) // size * size
-    tiles = x[:whole].reshape(-1, size, *x.shape[1:])
-    several = functools.partial(_streamed_product, stack, layer)
-    out = jax.lax.map(several, tiles).reshape(whole, -1)
-    return out if whole == len(x) else jnp.concatenate([out, several(x[whole:])])
-
-
-def _streamed_product(
-    stack: Float[Array, "*l c o w"], layer: Int[Array, ""] | None, x: Float[Array, "t c w"],
-    begin: int = 0,
-) -> Float[Array, "t o"]:  # fmt: skip
     """Rows from several parts of the kernel are summed together.
 
     A load of x serves all of them, and several places of memory are read at once: where the kernel
     is no longer in a cache that other programs share, one alone is slow to come. Of a token's one
-    alone XLA would even make something else, thirty times as slow. So where no number of parts
-    divides the rows, as in GPT-2's vocabulary, those left over follow.
-
-    Args:
-      begin: the row to begin with.
+    alone XLA would even make something else, thirty times as slow.
     """
-    size = stack.shape[-2] - begin
-    sums = vector_registers() * 3 // 4  # Sums kept at once; inputs and weights need some too.
-    fitting = [s for s in _STREAMS if s <= size and s * len(x) <= sums]
-    streams = next((s for s in fitting if s > 1 and size % s == 0), fitting[0])
-    rows = size // streams
-    stack, layer, x = _barrier((stack, layer, x))
+    size, count = stack.shape[-2], len(x)
+    cut = Cut.of(size, _streams(size, count))
+    stack, layer, x = barrier((stack, layer, x))
     read, tokens = _as_read(stack), x[:, :, None]
-    parts = [_float32(_rows(read, layer, begin + i * rows, rows)) for i in range(streams)]
-    pairs = [(part, token) for token in tokens for part in parts]
-    out = _add_up(jnp.concatenate(_sums(pairs, 2), axis=1)).reshape(len(x), -1)
-    if size % streams:
-        rest = _streamed_product(stack, layer, x, begin + streams * rows)
-        out = jnp.concatenate([out, rest], axis=1)
-    return out
+    parts = [_float32(_rows(read, layer, begin, cut.size)) for begin in cut.begins]
+    found = sums([(part, token) for token in tokens for part in parts], 2)
+    own = [cut.own(found[i : i + len(parts)], 1) for i in range(0, len(found), len(parts))]
+    whole = jnp.concatenate([part for row in own for part in row], axis=1)
+    return _add_up(whole).reshape(count, -1)
+
+
+def _streams(size: int, tokens: int) -> int:
+    """Parts of a kernel's rows that are read together."""
+    most = vector_registers() * 3 // 4  # Sums kept at once; inputs and weights need some too.
+    enough = [n for n in _STREAMS if n * tokens >= FEW and n <= size]
+    fitting = [n for n in enough if n * tokens <= most] or enough[-1:] or [size]
+    return next((n for n in fitting if size % n == 0), fitting[0])
 
 
 def _rows(
@@ -304,17 +319,8 @@ def _add_up(partial: Array) -> Array:
     """The sum over chunks, [C, ...] -> [...]."""
     total = partial[0]
     for chunk in partial[1:]:
-        total = total + chunk
+        total = barrier(total + chunk)
     return total
-
-
-def _sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: int) -> list:
-    """The sum of a * b over ``axis`` for each pair, in float32: one loop, one variadic reduction.
-
-    XLA rewrites a reduction of a single operand into several; one of two or more it leaves whole.
-    """
-    products = [a.astype(jnp.float32) * b.astype(jnp.float32) for a, b in pairs]
-    return _barrier(jax.lax.reduce(products, [jnp.zeros(())] * len(products), _add, (axis,)))
 
 
 def _widened(
@@ -328,7 +334,7 @@ def _widened(
     """
     if stack.dtype == x.dtype:
         return stack if layer is None else of_layer(stack, layer), x
-    stack, layer, x = _barrier((stack, layer, x))
+    stack, layer, x = barrier((stack, layer, x))
     kernel = _as_read(stack)
     wide = _float32(kernel if layer is None else of_layer(kernel, layer)).astype(x.dtype)
     chunks, size, width = wide.shape
@@ -350,13 +356,9 @@ def _float32(part: Array) -> Float[Array, ...]:
     return jax.lax.bitcast_convert_type(part.astype(jnp.uint32) << 16, jnp.float32)
 
 
-def _add(a: list, b: list) -> list:
-    return [u + v for u, v in zip(a, b, strict=True)]
-
-
 def _padded_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
     """The tokens as the product's minor axis, padded to a count at which XLA is efficient."""
     tokens = len(x)
-    padded = max(2 * _FEW, tokens)
-    columns = _barrier(jnp.pad(x.transpose(1, 2, 0), ((0, 0), (0, 0), (0, padded - tokens))))
-    return _add_up(_barrier(_matmul(kernel, columns)))[:, :tokens].T
+    padded = max(2 * _ONE_PASS, tokens)
+    columns = barrier(jnp.pad(x.transpose(1, 2, 0), ((0, 0), (0, 0), (0, padded - tokens))))
+    return _add_up(barrier(_matmul(kernel, columns)))[:, :tokens].T

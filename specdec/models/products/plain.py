@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from specdec.core.reductions import softmax_parts as softmax_parts
 from specdec.models.products.quantized import (
     Int4Kernel,
     Int8Kernel,
@@ -25,7 +26,8 @@ from specdec.models.products.quantized import (
     to_int8,
 )
 
-SCORES_AT_ONCE = sys.maxsize  # See ``few_tokens.py``: here a compiler cuts them as it likes.
+# See ``few_tokens.py``: here a compiler cuts them as it likes.
+SCORES_AT_ONCE = QUERIES_AT_ONCE = sys.maxsize
 
 
 def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:
@@ -130,6 +132,12 @@ def encoded_values(values: Float[Array, "... s k"]) -> Float[Array, "... s k"]:
 
 
 mix_encoded = mix
+inverse_root = jax.lax.rsqrt
+
+
+def in_memory(x: Array) -> Array:
+    """x; where ``few_tokens.py`` keeps it, a compiler here decides what it keeps."""
+    return x
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:

@@ -80,11 +80,20 @@ def angles(rope: Rope, head_dim: int, positions: Int[Array, "b t"]) -> Float[Arr
     return positions[..., None].astype(jnp.float32) * frequencies(rope, head_dim)
 
 
-def turned(x: Float[Array, "b t h k"], by: Float[Array, "b t k/2"]) -> Float[Array, "b t h k"]:
-    """Queries or keys, feature i turned with feature i + K / 2."""
+def turned(
+    x: Float[Array, "b t h k"], by: Float[Array, "b t k/2"],
+    kept: Callable[[Array], Array] = lambda x: x,
+) -> Float[Array, "b t h k"]:  # fmt: skip
+    """Queries or keys, feature i turned with feature i + K / 2.
+
+    Args:
+      kept: see ``in_memory`` of the products.
+    """
     cos, sin = jnp.cos(by)[:, :, None], jnp.sin(by)[:, :, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    parts = (first * cos - second * sin, second * cos + first * sin)
+    parts = (
+        kept(first * cos) - kept(second * sin), kept(second * cos) + kept(first * sin)
+    )  # fmt: skip
     return jnp.concatenate(parts, axis=-1).astype(x.dtype)
 
 

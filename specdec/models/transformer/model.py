@@ -82,6 +82,7 @@ class TransformerModel:
     layout: Layout = dataclasses.field(default_factory=lambda: platforms.current().layout)
     # How it lies on a mesh of devices; None for one device. Only "in_out" kernels can be cut.
     partitioning: Partitioning | None = None
+    exact: bool = False  # See :meth:`exactly`.
 
     def __post_init__(self):
         if self.partitioning is None:
@@ -137,6 +138,22 @@ class TransformerModel:
     def ops(self) -> ModuleType:
         """The products of its layout."""
         return products_of(self.layout)
+
+    def exactly(self) -> TransformerModel:
+        """This model, whose logits of a token are the same bits in every call.
+
+        Neither other tokens of the call change them nor other rows, nor sizes of arrays: only the
+        row's own tokens do.
+
+        Raises:
+          ValueError: not on CPU, where alone we know the order of every sum.
+        """
+        if self.layout != "out_in":
+            raise ValueError(
+                "exact needs programs for CPU: elsewhere the compiler chooses the order of sums, "
+                "by sizes and by device. Leave exact out; audit=True says which tokens it may flip."
+            )
+        return dataclasses.replace(self, exact=True)
 
     # Parameters.
 
@@ -298,7 +315,7 @@ class TransformerModel:
             table = params.embedding if encoder.embedding is None else encoder.embedding
             x = self._embedded(stack, table, inputs)
         if encoder.input_projection is not None:
-            x = hidden(x + self.ops.product(encoder.input_projection, encoding))
+            x = hidden(x + parts.product(encoder.input_projection, encoding))
         x = parts.with_positions(encoder, x, np.arange(x.shape[1])[None])
         views = views_of(stack).encoder(encoder.relpos, mask)
 
@@ -313,10 +330,11 @@ class TransformerModel:
     ) -> Float[Array, "b s d"]:
         """States of every second frame of sound, behind two convolutions."""
         x, act = features.astype(self.dtype), ACTIVATIONS["gelu_exact"]
+        product = self._parts(cast(Stack, self.config.encoder)).product
         for kernel, bias, stride in (
             (encoder.conv1, encoder.conv1_bias, 1), (encoder.conv2, encoder.conv2_bias, 2)
         ):  # fmt: skip
-            x = hidden(act(self.ops.product(kernel, windows(x, stride)) + bias))
+            x = hidden(act(product(kernel, windows(x, stride)) + bias))
         return x
 
     def attended(
@@ -328,7 +346,7 @@ class TransformerModel:
           params: their ``cross_kv``, ``kv_bias`` and ``layers`` are read.
         """
         count, parts = self.config.num_decoder_layers, self._parts(self.config.decoder)
-        products = self.ops.product(params.cross_kv, output)
+        products = parts.product(params.cross_kv, output)
         if not isinstance(params.layers, tuple):
             return self._shared(EncodedInputs(*self._stacked(params, products), mask, output))
         split = parts.split(products, 2 * count, "joined_kv")
@@ -492,7 +510,7 @@ class TransformerModel:
         return spread(distribution, params.output_tokens, self.vocab_size)
 
     def _parts(self, stack: Stack) -> Parts:
-        return Parts(stack, self.layout, self.partitioning)
+        return Parts(stack, self.layout, self.partitioning, self.exact)
 
     def _resolving(self, batch_size: int) -> contextlib.AbstractContextManager[None]:
         """Context where this model's rules, if it has any, resolve constraints."""

@@ -78,11 +78,20 @@ class Parts:
     stack: Stack
     layout: Layout
     partitioning: Partitioning | None
+    exact: bool = False  # See :meth:`TransformerModel.exactly`.
 
     @property
     def ops(self) -> ModuleType:
         """See :func:`products_of`."""
         return products_of(self.layout)
+
+    def product(
+        self, kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+    ) -> Float[Array, "b t o"]:
+        """x kernel in ``dtype``, x's own if None."""
+        if self.exact:
+            return few_tokens.product(kernel, x, dtype, exact=True)
+        return self.ops.product(kernel, x, dtype)
 
     def embedded(
         self, table: Kernel | None, tokens: Int[Array, "b t"], dtype: jnp.dtype, *, scaled: bool
@@ -90,7 +99,9 @@ class Parts:
         """The tokens' rows of an embedding."""
         # Else widening is fused with what follows, which then may round otherwise.
         rows = jax.lax.optimization_barrier(self.ops.embed(table, tokens).astype(dtype))
-        return hidden(rows) * embedding_scale(self.stack.d_model, dtype) if scaled else hidden(rows)
+        if not scaled:
+            return hidden(rows)
+        return self.ops.in_memory(hidden(rows) * embedding_scale(self.stack.d_model, dtype))
 
     def with_positions(
         self, packed: PackedEncoder | PackedTransformer, x: Float[Array, "b t d"],
@@ -103,6 +114,7 @@ class Parts:
         last = self.stack.positions.count - 1
         positions = jnp.broadcast_to(jnp.clip(positions, 0, last), x.shape[:2])
         x = hidden(x + self.ops.embed(packed.positions, positions).astype(x.dtype))
+        x = self.ops.in_memory(x)
         if packed.embedding_norm is None:
             return x
         return jax.lax.optimization_barrier(hidden(self.normed(x, packed.embedding_norm)))
@@ -125,13 +137,13 @@ class Parts:
         """x normalised; x itself for no norm."""
         if norm is None:
             return x
-        epsilon = self.stack.norm.epsilon
+        epsilon, kept = self.stack.norm.epsilon, self.ops.in_memory
         if norm.norm_bias is None:
-            inverse = jax.lax.rsqrt(self.ops.mean_square(x) + epsilon)
-            return (x * inverse * norm.norm_scale).astype(x.dtype)
-        centred = x.astype(jnp.float32) - self.ops.mean(x)
-        normed = centred * jax.lax.rsqrt(self.ops.mean_square(centred) + epsilon)
-        return normed.astype(x.dtype) * norm.norm_scale + norm.norm_bias
+            inverse = self.ops.inverse_root(self.ops.mean_square(x) + epsilon)
+            return (kept(x * inverse) * norm.norm_scale).astype(x.dtype)
+        centred = kept(x.astype(jnp.float32) - self.ops.mean(x))
+        inverse = self.ops.inverse_root(self.ops.mean_square(centred) + epsilon)
+        return kept((centred * inverse).astype(x.dtype)) * norm.norm_scale + norm.norm_bias
 
     def _before(self, norm: PackedNorm | None) -> PackedNorm | None:
         """Norm that is done within the product after it, of the norm that a layer has there."""
@@ -159,8 +171,8 @@ class Parts:
         """norm(x) kernel + bias."""
         if self.fuses(x, kernel):
             return fused.product_of_normed(x, self._fused_norm(norm), kernel, bias)
-        product = self.ops.product(kernel, self.normed(x, norm))
-        return product if bias is None else product + bias
+        product = self.product(kernel, self.normed(x, norm))
+        return product if bias is None else self.ops.in_memory(product + bias)
 
     def _fused_norm(self, norm: PackedNorm | None) -> fused.Norm | None:
         if norm is None:
@@ -175,13 +187,13 @@ class Parts:
         assert kernel is not None
         if norm is None and self.fuses(x, h, kernel):
             return fused.added(x, h, kernel, bias)
-        part = self.ops.product(kernel, h)
+        part = self.ops.in_memory(self.product(kernel, h))
         if bias is None and norm is None:
-            return hidden(x + part)
+            return self.ops.in_memory(hidden(x + part))
         # Once in memory; else each norm would add up all that came before it again.
         if norm is not None:
             return jax.lax.optimization_barrier(hidden(x + self.normed(part, norm)))
-        return jax.lax.optimization_barrier(hidden(x + part + bias))
+        return jax.lax.optimization_barrier(hidden(x + self.ops.in_memory(part + bias)))
 
     def split(self, products: Float[Array, "b t i"], count: int, axis: str) -> list[Array]:
         """The products of joined kernels apart; the mesh cuts each along ``axis``."""
@@ -195,11 +207,12 @@ class Parts:
         if layer.qkv_bias is None:
             joined = self.product_of_normed(x, norm, layer.self_qkv)
         else:
-            joined = self.ops.product(layer.self_qkv, self.normed(x, norm))
+            joined = self.product(layer.self_qkv, self.normed(x, norm))
         count = stack.num_heads // stack.kv_heads
         apart = self.split(joined, count + 2, "joined_kv")
         if layer.qkv_bias is not None:  # A mesh cuts joined kernels, but each bias for itself.
-            apart = [each + layer.qkv_bias[i] for i, each in enumerate(apart)]
+            biased = (each + layer.qkv_bias[i] for i, each in enumerate(apart))
+            apart = [self.ops.in_memory(each) for each in biased]
         *queries, key, value = apart
         query = queries[0]
         if count > 1:  # The heads of a key beside each other, as the output's kernel has them.
@@ -210,7 +223,8 @@ class Parts:
             key = self.normed_heads(key, layer.key_norm)
         if by is not None:
             query, key = (
-                turned(self._heads(each), by).reshape(each.shape) for each in (query, key)
+                turned(self._heads(each), by, self.ops.in_memory).reshape(each.shape)
+                for each in (query, key)
             )
         return self._scaled(query), key, value
 
@@ -234,7 +248,7 @@ class Parts:
         """Attention of queries to keys and values, perhaps an encoder's."""
         heads, softcap = self.stack.num_heads, self.stack.attention_softcap
         return attention.attend(
-            self.ops, heads, query, keys, values, bias, softcap, encoded=encoded
+            self.ops, heads, query, keys, values, bias, softcap, encoded=encoded, exact=self.exact
         )
 
     def attention_within(
@@ -314,7 +328,7 @@ class Parts:
         inner = self.product_of_normed(x, norm, layer.wi, layer.wi_bias)
         if gated:
             gate, inner = self.split(inner, 2, "mlp")
-            inner = act(gate) * inner
+            inner = self.ops.in_memory(act(gate)) * inner
         else:
             inner = act(inner)
         return constrain(inner, MLP_AXES)
@@ -362,5 +376,5 @@ class Parts:
             return fused.product_of_normed(x, own, kernel, bias, tied=tied, dtype=jnp.float32)
         normed = self.normed(x, norm)
         kernel = self.ops.tied(kernel) if tied else kernel
-        logits = self.ops.product(kernel, normed, jnp.float32)
-        return logits if bias is None else logits + bias
+        logits = self.product(kernel, normed, jnp.float32)
+        return logits if bias is None else self.ops.in_memory(logits + bias)

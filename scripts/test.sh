@@ -16,7 +16,7 @@ core=(
   tests/models/test_contract.py
 )
 programs=(
-  tests/models/test_few_tokens.py
+  tests/models/test_few_tokens.py tests/decoding/test_exact.py
   tests/decoding/test_program_text.py tests/test_bundled_pair.py tests/test_real_weights.py
 )
 # What is about programs is compiled as it is for users. All other tests are mostly compilation,

@@ -91,8 +91,8 @@ class Pair:
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
             ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
             draft_beams, verifier, rules, draft_follows_rules, stop, time_limit, log_probs,
-            top_log_probs, sampling, draft_sampling, max_input_len, truncate, max_decode_len, seed,
-            batch_size.
+            top_log_probs, sampling, draft_sampling, exact, max_input_len, truncate,
+            max_decode_len, seed, batch_size.
 
         Raises:
           ValueError: an option out of range; an empty text, or one longer than max_input_len; a

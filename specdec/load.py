@@ -50,10 +50,10 @@ def load_pair(
         one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
         :class:`specdec.Hierarchical`, :class:`specdec.Heads`, what was trained on the target's
         hidden states, or :class:`specdec.Quantized`, the target's own copy in 8 or 4 bits.
-      dtype: of activations and caches, "float32" or "bfloat16", and of weights that are stored in
-        more bits. With "float32", weights of 16 bits stay in 16 bits, and results are the same. On
-        CPU the draft's decoder then has float16 weights: reading them is most of its work, and its
-        guesses are verified anyway.
+      dtype: of activations and caches, "float32", "bfloat16" or "float16", and of weights that are
+        stored in more bits. With "float32", weights of 16 bits stay in 16 bits, and results are the
+        same. On CPU the draft's decoder then has float16 weights: reading them is most of its work,
+        and its guesses are verified anyway.
       weights: "int8" rounds the target's to 8 bits, with a scale for each output of a kernel. The
         result is another model, and outputs follow its distribution. None rounds nothing.
       mesh: the devices, how many hold one target together, and how the draft lies on them; None
@@ -86,7 +86,7 @@ def load_pair(
     if not isinstance(target, str | os.PathLike):
         raise ValueError(f"target must be a checkpoint's path or name, got {target!r}.")
     spec = draft_spec("draft", draft)
-    choice("dtype", dtype, "float32", "bfloat16")
+    choice("dtype", dtype, "float32", "bfloat16", "float16")
     choice("weights", weights, "int8", None)
     check_generation_config(generation_config)
     check_mesh(mesh)

@@ -13,7 +13,7 @@ from specdec.decoding.options import Decoding
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.drafters.shape import Tree
-from specdec.models.base import Model
+from specdec.models.base import LoadableModel
 from specdec.rules.base import Rule, Rules, RuleTarget
 from specdec.rules.normalized import Renormalized
 from specdec.rules.opening import opened
@@ -68,7 +68,7 @@ def following(params: Params, rules: Rules) -> Params:
 
 
 def build_engine(
-    target: Model, draft: OpenDraft | None, decoding: Decoding, *, width: int = 1
+    target: LoadableModel, draft: OpenDraft | None, decoding: Decoding, *, width: int = 1
 ) -> Engine:
     """The engine of a draft's chains or trees, or of plain decoding.
 
@@ -78,13 +78,15 @@ def build_engine(
 
     Raises:
       ValueError: the draft cannot stop early or cannot grow the tree, the tree has more guesses for
-        one position than there are tokens, or the verifier takes chains only.
+        one position than there are tokens, the verifier takes chains only, or the target cannot
+        be exact.
     """
     shape, verifier, alternatives = decoding.shape, decoding.accepts, decoding.alternatives
     if alternatives is not None and alternatives > target.vocab_size:
         raise ValueError(
             f"top_log_probs is {alternatives}, and the vocabulary has {target.vocab_size} tokens."
         )
+    target = target.exactly() if decoding.exact else target
     if shape is None:
         return Engine(target, width=width, alternatives=alternatives, samples=decoding.num_samples)
     assert draft is not None

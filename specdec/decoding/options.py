@@ -28,6 +28,7 @@ _NOT_OF_BEAMS = {
     "stop": "Beams end with EOS or at their limit",
     "time_limit": "Beams are whole at their end only",
     "top_log_probs": "Beams have no alternatives to their tokens",
+    "exact": "Beams share what they have in common, in an order that changes",
 }
 _PLAIN: dict[str, Method] = {"speculative": "autoregressive", "speculative_beam": "beam"}
 
@@ -78,6 +79,8 @@ class Decoding:
       sampling: temperature (0: argmax), top-k, top-p, min-p and typical-p.
       draft_sampling: how guesses are drawn, which does not change the outputs' distribution; as
         ``sampling`` if None.
+      exact: whether the target's logits are the same bits for each gamma, tree and batch, and so
+        are greedy tokens, in 16 bits, too. On CPU, and not of beams. Long inputs take longer.
       max_input_len: tokens an input may have, EOS included.
       truncate: whether inputs that are longer are cut, instead of refused. An encoder's keep EOS.
       max_decode_len: tokens a row may emit, EOS included.
@@ -106,6 +109,7 @@ class Decoding:
     top_log_probs: Natural = 0
     sampling: SamplingConfig = GREEDY
     draft_sampling: SamplingConfig | None = None
+    exact: bool = False
     max_input_len: Count = 512
     truncate: bool = False
     max_decode_len: Count = 64

@@ -24,7 +24,6 @@ from jaxtyping import Array, Float
 
 from specdec.models.cache import CACHE_AXES
 from specdec.models.partitioning import constrain
-from specdec.models.products.sums import in_passes
 
 Mix: TypeAlias = Callable[[Array, Array], Array]  # The products' of weights and values.
 NEG_INF = -1e10  # T5X's mask value: finite in bfloat16, exp() of it is exactly 0.
@@ -39,7 +38,7 @@ def entries(x: Float[Array, "b t i"], heads: int) -> Float[Array, "b h t k"]:
 def attend(
     ops: ModuleType, heads: int, query: Float[Array, "b t i"], keys: Float[Array, "b g m k"],
     values: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"],
-    softcap: float | None = None, *, encoded: bool = False, exact: bool = False,
+    softcap: float | None = None, *, encoded: bool = False,
 ) -> Float[Array, "b t i"]:  # fmt: skip
     """softmax(query keys + bias) values, head by head; the softmax in float32.
 
@@ -50,7 +49,6 @@ def attend(
         it is that of all heads.
       softcap: C, where scores are C tanh(score / C) before the bias.
       encoded: keys and values are an encoder's, and values as ``ops.encoded_values`` has them.
-      exact: whether a token's is the same beside any number of others.
     """
     batch, count, width = query.shape
     mix = ops.mix_encoded if encoded else ops.mix
@@ -63,8 +61,6 @@ def attend(
     else:
         own, rows = None, sharing(query, heads, keys.shape[1])
         bias = _for_sharing(bias, rows.shape[2] // count)
-        if exact and rows.shape[2] > ops.QUERIES_AT_ONCE:
-            return _side_by_side(_in_passes(ops, rows, keys, values, bias, softcap, mix), count)
         size = rows.dtype.itemsize * rows.size // rows.shape[3] * keys.shape[2]
         if count > 1 and size > ops.SCORES_AT_ONCE:
             return _side_by_side(_head_by_head(ops, rows, keys, values, bias, softcap, mix), count)
@@ -81,22 +77,6 @@ def _mixed(
 ) -> Float[Array, "b g t k"]:  # fmt: skip
     weights, total = ops.softmax_parts(_capped(ops.scores(rows, keys), softcap) + bias)
     return mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
-
-
-def _in_passes(
-    ops: ModuleType, rows: Float[Array, "b g t k"], keys: Float[Array, "b g m k"],
-    values: Float[Array, "b g ..."], bias: Float[Array, "#b #g #t m"], softcap: float | None,
-    mix: Mix,
-) -> Float[Array, "b g t k"]:  # fmt: skip
-    """Attention of a few queries after the other."""
-    bias = jnp.broadcast_to(bias, (*bias.shape[:2], *rows.shape[2:3], bias.shape[3]))
-
-    def some(given: tuple[Array, Array]) -> Array:
-        rows, bias = (jnp.moveaxis(each, 0, 2) for each in given)
-        return jnp.moveaxis(_mixed(ops, rows, keys, values, bias, softcap, mix), 2, 0)
-
-    queries = jnp.moveaxis(rows, 2, 0), jnp.moveaxis(bias, 2, 0)
-    return jnp.moveaxis(in_passes(some, queries, ops.QUERIES_AT_ONCE), 0, 2)
 
 
 def _head_by_head(

@@ -146,6 +146,14 @@ class LoadableModel(Model, Protocol):
         """
         ...
 
+    def exactly(self) -> LoadableModel:
+        """This model, whose logits of a token are the same bits in every call.
+
+        Raises:
+          ValueError: it cannot promise that.
+        """
+        ...
+
     def encodes(self, params: Params) -> bool:
         """Whether it reads inputs with an encoder of its own, not its target's."""
         ...

@@ -16,8 +16,8 @@ from specdec.models.partitioning import constrain
 
 # batch and heads lead so that attention is a batched product without a transposed copy.
 CACHE_AXES = ("batch", "heads", "length", "kv")
-# Keys or values of all layers: an array for each, or stacked where layers are run in a loop. Stacked
-# ones of bfloat16 are its bits: to write numbers of 16 bits XLA widens the whole array on CPU.
+# Keys or values of all layers: an array for each, or stacked where layers are run in a loop. Of
+# bfloat16 these are the bits: to write such numbers XLA widens the whole array on CPU.
 Entries: TypeAlias = tuple[Float[Array, "b h m k"], ...] | Float[Array, "b l h m k"]
 Number: TypeAlias = int | Int[Array, ""]  # A layer's; traced in a loop.
 
@@ -136,6 +136,22 @@ def block_mask(
     at = jnp.broadcast_to(jnp.clip(inside, 0, size - 1)[:, None], (len(length), count, max_len))
     in_block = jnp.take_along_axis(family, at, axis=2) & (inside[:, None, :] < size)
     return (inside[:, None, :] < 0) | in_block
+
+
+def apart(
+    topology: AnyTopology, length: Int[Array, " b"], max_len: int
+) -> tuple[Forest, Int[Array, "b t t"]]:
+    """A tree's nodes, each behind its ancestors alone, and these, in order, with it.
+
+    Behind a node's own path are others that it does not see.
+    """
+    family = jnp.asarray(topology.ancestors())
+    paths = jnp.argsort(~family, axis=-1, stable=True)  # A parent comes before its children.
+    paths = jnp.broadcast_to(paths, (len(length), *paths.shape[-2:]))
+    positions = length[:, None] + node_depths(topology, topology.size, 0)
+    slots = jnp.arange(max_len)
+    entries = jnp.broadcast_to(slots, (len(length), max_len))
+    return Forest(slots <= positions[..., None], positions, entries), paths
 
 
 def slot_positions(

@@ -22,8 +22,8 @@ def amount(batch: int, count: int) -> int:
 def cache_size(batch: int, tokens: int) -> int:
     """Entries of a cache for so many tokens a row, and for filler behind the last.
 
-    A multiple of two tiles: so plain decoding and short blocks attend to equally many. On CPU one of
-    a vector's numbers; see ``products/sums.py``.
+    A multiple of two tiles: so plain decoding and short blocks attend to equally many. On CPU they
+    fill whole vectors; see ``products/sums.py``.
     """
     platform = platforms.current()
     tile = platform.tile_for(batch)

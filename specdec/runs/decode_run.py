@@ -47,7 +47,7 @@ class DecodeRun:
     target: Annotated[str, path_name]
     draft: str | DraftSpec
     decoding: Decoding
-    dtype: Annotated[str, OneOf("float32", "bfloat16")]
+    dtype: Annotated[str, OneOf("float32", "bfloat16", "float16")]
     num_examples: Count | None
     timing_examples: Natural
     timing_repetitions: Count

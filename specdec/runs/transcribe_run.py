@@ -73,7 +73,7 @@ class TranscribeRun:
     draft: str | DraftSpec
     decoding: Decoding
     transcription: Transcription
-    dtype: Annotated[str, OneOf("float32", "bfloat16")]
+    dtype: Annotated[str, OneOf("float32", "bfloat16", "float16")]
     subtitles: Annotated[Sequence[str], _subtitles] = ()
     weights: Literal["int8"] | None = None
     mesh: DeviceMesh | None = None

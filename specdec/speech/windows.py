@@ -113,7 +113,8 @@ class Windows:
         decoding: Decoding, *, with_times: bool,
     ):  # fmt: skip
         assert isinstance(target.model, TransformerModel)  # It was read from a checkpoint.
-        self._model, self._target, self._draft = target.model, target, draft
+        self._model = target.model.exactly() if decoding.exact else target.model
+        self._target, self._draft = target, draft
         self._tokens, self._how, self._decoding = listening.tokens, how, decoding
         self.with_times = with_times
 

@@ -19,6 +19,7 @@ from specdec.checkpoints import load_huggingface, save_huggingface
 from specdec.checkpoints.architectures import init_params, network, parameter_shapes
 from specdec.checkpoints.families import MODEL_TYPES
 from specdec.models import attention
+from specdec.models.products import few_tokens
 from specdec.models.transformer import model as steps
 from specdec.models.transformer import parts, views
 from specdec.models.transformer.arithmetic import angles, turned, windows
@@ -210,9 +211,9 @@ def _one_more(window, positions, entries):
 
 
 def _capped_behind_the_mask(patch):
-    parts = attention.softmax_parts
+    parts = few_tokens.softmax_parts
     patch.setattr(attention, "_capped", lambda scores, softcap: scores)
-    patch.setattr(attention, "softmax_parts", lambda x: parts(3.0 * jnp.tanh(x / 3.0)))
+    patch.setattr(few_tokens, "softmax_parts", lambda x: parts(3.0 * jnp.tanh(x / 3.0)))
 
 
 def _turned_encoder(patch):

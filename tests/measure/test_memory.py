@@ -45,12 +45,12 @@ def test_bytes_are_those_of_the_models_arrays(name):
     config = dataclasses.replace(CONFIGS[name], dtype=dtype)
     model, share = decode_model(config, "in_out"), DeviceShare(config, ALONE, batch_size=3)
 
-    length = 65 if model.reads_prefix else 64  # On CPU loops have entries for multiples of 64.
+    length = 65 if model.reads_prefix else 64  # On CPU loops have multiples of 64, caches of 16.
     prompt = prompt_of(model, jnp.ones((3, length), jnp.int32))
 
     def arrays():
         params = model.pack(init_params(config, jax.random.key(0)))
-        start = model.start(params, prompt, 11)
+        start = model.start(params, prompt, 16)
         tokens = jnp.ones((3, 4), jnp.int32)
         hidden, _ = model.extend(params, start.encoded, start.cache, tokens)
         return params, start.encoded, start.cache, model.logits(params, hidden)
@@ -61,9 +61,9 @@ def test_bytes_are_those_of_the_models_arrays(name):
     few = [getattr(params, part, None) for part in ("relpos", "embedding_norm", "logits_bias")]
     assert share.step_weights == num_bytes((params.layers, params.final_norm, kernel, few))
     if model.reads_prefix:
-        assert share.self_cache(11, 64) == num_bytes((cache.keys, cache.values))
+        assert share.self_cache(16, 64) == num_bytes((cache.keys, cache.values))
     else:
-        assert share.cache(11) == num_bytes((cache.keys, cache.values))
+        assert share.cache(16) == num_bytes((cache.keys, cache.values))
         assert share.cache(64) == num_bytes((encoded.keys, encoded.values))
     assert share.logits(4) == num_bytes(logits)
 

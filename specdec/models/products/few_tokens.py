@@ -15,8 +15,8 @@ stacked, [L, C, O, W], and a product reads its layer's where it lies: the slice 
 reduction. (Behind a ``lax.scan`` or in a product of XLA's it would be copied first.)
 
 What a call makes of a token does not depend on how many others it has, nor on their rows, bit by
-bit: see ``sums.py``. Products of more than 32 tokens, and attention of more than 8 queries, are an
-exception, unless they are to be ``exact``: XLA's own.
+bit: see ``sums.py``. Products of more than 32 tokens, and attention of more than 8 queries, are
+XLA's own and an exception; ``exact.py`` has none.
 
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
@@ -27,7 +27,7 @@ rounding, and slower.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ from specdec.models.products.sums import (
 from specdec.types import AnyArray
 
 # Up to so many tokens a product is one pass, several, and XLA's the faster way round.
-_ONE_PASS, _SOME, _MANY = 8, 32, 64
+ONE_PASS, _SOME, _MANY = 8, 32, 64
 QUERIES_AT_ONCE = 8  # Attention of as many is one pass over the keys and values.
 _TILES = (6, 5, 4)  # Tokens of each of several passes: the first that leaves none over, if any.
 # Features in a chunk, at most, by the bytes of one; and at least.
@@ -114,19 +114,14 @@ def quantize(kernel: Kernel, bits: int, group: int) -> Int8Kernel | Int4Kernel:
 
 
 def product(
-    kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None, *,
-    exact: bool = False,
-) -> Float[Array, "b t o"]:  # fmt: skip
-    """The product of x and a packed kernel, in ``dtype``, x's own if None.
-
-    Args:
-      exact: whether a token's is the same beside any number of others.
-    """
+    kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
+) -> Float[Array, "b t o"]:
+    """The product of x and a packed kernel, in ``dtype``, x's own if None."""
     dtype = dtype or x.dtype
     stack, layer = (kernel.stack, kernel.number) if isinstance(kernel, OfLayer) else (kernel, None)
     if isinstance(stack, Int8Kernel):
         scale = stack.scale if layer is None else of_layer(stack.scale, layer)
-        products = product(_same_layer(stack.qvalue, layer), x, jnp.float32, exact=exact)
+        products = product(_same_layer(stack.qvalue, layer), x, jnp.float32)
         return (products * scale).astype(dtype)
     if isinstance(stack, Int4Kernel):
         return _nibbles_product(stack, layer, x, dtype)
@@ -134,9 +129,9 @@ def product(
     chunks, width = stack.shape[-3], stack.shape[-1]
     flat = x.reshape(-1, chunks, width)
     tokens = len(flat)
-    if tokens <= _ONE_PASS:
+    if tokens <= ONE_PASS:
         out = _streamed_product(stack, layer, flat)
-    elif tokens <= _SOME or exact:
+    elif tokens <= _SOME:
         size = next((size for size in _TILES if tokens % size == 0), _TILES[0])
         out = in_passes(functools.partial(_streamed_product, stack, layer), flat, size)
     else:
@@ -235,7 +230,7 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
     assert not isinstance(embedding, Int4Kernel | OfLayer)
     table, tokens = barrier((embedding, tokens))
     table = _as_read(table)
-    if tokens.size > _ONE_PASS:
+    if tokens.size > ONE_PASS:
         return _float32(plain.embed(table, tokens))
     rows = [jax.lax.dynamic_slice_in_dim(table, token, 1) for token in tokens.reshape(-1)]
     return _float32(jnp.concatenate(rows).reshape(*tokens.shape, -1))
@@ -359,6 +354,6 @@ def _float32(part: Array) -> Float[Array, ...]:
 def _padded_product(kernel: Float[Array, "c o w"], x: Float[Array, "t c w"]) -> Float[Array, "t o"]:
     """The tokens as the product's minor axis, padded to a count at which XLA is efficient."""
     tokens = len(x)
-    padded = max(2 * _ONE_PASS, tokens)
+    padded = max(2 * ONE_PASS, tokens)
     columns = barrier(jnp.pad(x.transpose(1, 2, 0), ((0, 0), (0, 0), (0, padded - tokens))))
     return _add_up(barrier(_matmul(kernel, columns)))[:, :tokens].T

@@ -27,7 +27,7 @@ from specdec.models.products.quantized import (
 )
 
 # See ``few_tokens.py``: here a compiler cuts them as it likes.
-SCORES_AT_ONCE = QUERIES_AT_ONCE = sys.maxsize
+SCORES_AT_ONCE = sys.maxsize
 
 
 def pack(kernel: Float[Array, "i o"]) -> Float[Array, "i o"]:

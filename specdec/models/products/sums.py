@@ -36,7 +36,6 @@ def sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: int
 def totals(terms: Float[Array, "n m"]) -> Float[Array, " n"]:
     """The sum of each row."""
     terms, cut = barrier(terms), Cut.of(len(terms), min(len(terms), FEW))
-    parts = cut.parts(terms, 0)
     found = _reduced(with_others(cut.parts(terms, 0), FEW), 1)[: len(cut.begins)]
     return jnp.concatenate(cut.own(found, 0))
 

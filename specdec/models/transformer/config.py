@@ -39,7 +39,7 @@ def _layers(name: str, value: object) -> int:
 Size = Annotated[int, Whole(1, MOST_SIZE)]
 Rate = Annotated[float, Real("a number in [0, 1)", 0, BELOW_1)]
 Positive = Annotated[float, _positive]
-Dtype = Annotated[str, OneOf("float32", "bfloat16")]
+Dtype = Annotated[str, OneOf("float32", "bfloat16", "float16")]
 Ids = Annotated[tuple[int, ...], lambda name, given: tuple(given)]  # JSON's are lists.
 
 
@@ -288,7 +288,7 @@ class TransformerConfig:
     # Tokens that a network with rotary positions was trained on at once; they have no end.
     trained_positions: Size = 8192
     dropout_rate: Rate = 0.0  # In training only.
-    dtype: Dtype = "float32"  # Of activations; or "bfloat16".
+    dtype: Dtype = "float32"  # Of activations.
     pad_id: int = 0  # Token that outputs are filled up with.
     eos_id: int | None = 1  # None: nothing ends an output but its limit.
     more_eos_ids: Ids = ()  # They, too, end an output.

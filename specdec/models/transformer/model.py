@@ -315,7 +315,7 @@ class TransformerModel:
             table = params.embedding if encoder.embedding is None else encoder.embedding
             x = self._embedded(stack, table, inputs)
         if encoder.input_projection is not None:
-            x = hidden(x + parts.product(encoder.input_projection, encoding))
+            x = hidden(x + parts.ops.product(encoder.input_projection, encoding))
         x = parts.with_positions(encoder, x, np.arange(x.shape[1])[None])
         views = views_of(stack).encoder(encoder.relpos, mask)
 
@@ -330,7 +330,7 @@ class TransformerModel:
     ) -> Float[Array, "b s d"]:
         """States of every second frame of sound, behind two convolutions."""
         x, act = features.astype(self.dtype), ACTIVATIONS["gelu_exact"]
-        product = self._parts(cast(Stack, self.config.encoder)).product
+        product = products_of(self.layout, self.exact).product
         for kernel, bias, stride in (
             (encoder.conv1, encoder.conv1_bias, 1), (encoder.conv2, encoder.conv2_bias, 2)
         ):  # fmt: skip
@@ -346,7 +346,7 @@ class TransformerModel:
           params: their ``cross_kv``, ``kv_bias`` and ``layers`` are read.
         """
         count, parts = self.config.num_decoder_layers, self._parts(self.config.decoder)
-        products = parts.product(params.cross_kv, output)
+        products = parts.ops.product(params.cross_kv, output)
         if not isinstance(params.layers, tuple):
             return self._shared(EncodedInputs(*self._stacked(params, products), mask, output))
         split = parts.split(products, 2 * count, "joined_kv")
@@ -426,7 +426,11 @@ class TransformerModel:
         x: Float[Array, "b t d"], topology: Order, after: int,
     ) -> tuple[Float[Array, "b t d"], kv.KVCache]:  # fmt: skip
         """Keys and values of a block, whose last hidden states are x."""
-        cfg, parts = self.config, self._parts(self.config.decoder)
+        cfg, parts, paths = self.config, self._parts(self.config.decoder), None
+        if self.exact and not topology.is_chain:
+            assert not isinstance(topology, Forest)
+            assert not after
+            topology, paths = kv.apart(topology, cache.length, cache.max_len)
         block = Block(topology, cache.length, cache.max_len, x.shape[1], after)
         views = views_of(cfg.decoder).decoder(params.relpos, block)
         if params.positions is not None:
@@ -435,7 +439,7 @@ class TransformerModel:
 
         def attend(number, layer, x, caches):
             view, at = views(number, layer.relpos), cache.length + after
-            return parts.self_attention(number, layer, x, caches, view, at, merged)
+            return parts.self_attention(number, layer, x, caches, view, at, merged, paths)
 
         def cross(number, layer, x):
             return parts.cross_attention(number, layer, x, cast(EncodedInputs, crossed))

@@ -13,7 +13,7 @@ values, R = H / G, K head_dim, I = H * K, J = G * K, D d_model, F d_ff.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from specdec.core.pytrees import pytree
 from specdec.models import attention
 from specdec.models import cache as kv
 from specdec.models.partitioning import HIDDEN_AXES, MLP_AXES, Partitioning, constrain, ways
+from specdec.models.products import exact as exactly
 from specdec.models.products import few_tokens, fused, plain
 from specdec.models.products.quantized import Kernel
 from specdec.models.transformer.arithmetic import ACTIVATIONS, embedding_scale, turned
@@ -61,9 +62,11 @@ class EncodedInputs:
     output: Float[Array, "b s d"]  # The encoder's, which a draft may start from.
 
 
-def products_of(layout: Layout) -> ModuleType:
-    """The products of a layout: ``few_tokens.py`` or ``plain.py``."""
-    return few_tokens if layout == "out_in" else plain
+def products_of(layout: Layout, exact: bool = False) -> ModuleType:
+    """The products of a layout: ``few_tokens.py``, ``exact.py`` or ``plain.py``."""
+    if layout == "in_out":
+        return plain
+    return exactly if exact else few_tokens
 
 
 def hidden(x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
@@ -83,15 +86,7 @@ class Parts:
     @property
     def ops(self) -> ModuleType:
         """See :func:`products_of`."""
-        return products_of(self.layout)
-
-    def product(
-        self, kernel: Kernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
-    ) -> Float[Array, "b t o"]:
-        """x kernel in ``dtype``, x's own if None."""
-        if self.exact:
-            return few_tokens.product(kernel, x, dtype, exact=True)
-        return self.ops.product(kernel, x, dtype)
+        return products_of(self.layout, self.exact)
 
     def embedded(
         self, table: Kernel | None, tokens: Int[Array, "b t"], dtype: jnp.dtype, *, scaled: bool
@@ -171,7 +166,7 @@ class Parts:
         """norm(x) kernel + bias."""
         if self.fuses(x, kernel):
             return fused.product_of_normed(x, self._fused_norm(norm), kernel, bias)
-        product = self.product(kernel, self.normed(x, norm))
+        product = self.ops.product(kernel, self.normed(x, norm))
         return product if bias is None else self.ops.in_memory(product + bias)
 
     def _fused_norm(self, norm: PackedNorm | None) -> fused.Norm | None:
@@ -187,7 +182,7 @@ class Parts:
         assert kernel is not None
         if norm is None and self.fuses(x, h, kernel):
             return fused.added(x, h, kernel, bias)
-        part = self.ops.in_memory(self.product(kernel, h))
+        part = self.ops.in_memory(self.ops.product(kernel, h))
         if bias is None and norm is None:
             return self.ops.in_memory(hidden(x + part))
         # Once in memory; else each norm would add up all that came before it again.
@@ -207,7 +202,7 @@ class Parts:
         if layer.qkv_bias is None:
             joined = self.product_of_normed(x, norm, layer.self_qkv)
         else:
-            joined = self.product(layer.self_qkv, self.normed(x, norm))
+            joined = self.ops.product(layer.self_qkv, self.normed(x, norm))
         count = stack.num_heads // stack.kv_heads
         apart = self.split(joined, count + 2, "joined_kv")
         if layer.qkv_bias is not None:  # A mesh cuts joined kernels, but each bias for itself.
@@ -248,7 +243,7 @@ class Parts:
         """Attention of queries to keys and values, perhaps an encoder's."""
         heads, softcap = self.stack.num_heads, self.stack.attention_softcap
         return attention.attend(
-            self.ops, heads, query, keys, values, bias, softcap, encoded=encoded, exact=self.exact
+            self.ops, heads, query, keys, values, bias, softcap, encoded=encoded
         )
 
     def attention_within(
@@ -263,12 +258,16 @@ class Parts:
     def self_attention(
         self, number: kv.Number, layer: PackedLayer, x: Float[Array, "b t d"], caches: Caches,
         view: View, at: Int[Array, " b"], encoded: EncodedInputs | None = None,
+        paths: Int[Array, "b t d"] | None = None,
     ) -> tuple[Float[Array, "b t i"], Caches]:  # fmt: skip
         """Attention of a block to itself and the cache; all layers' keys and values with it.
 
         Args:
           number: the layer's.
           encoded: attended to with the same softmax, if given.
+          paths: of each token those of the block that it follows, in order, and itself; then others
+            that ``view`` hides. Each token attends to these as if they were the whole block. None
+            where all attend to the block as it is.
         """
         if isinstance(number, int):
             old = [kv.of_layer(each, number) for each in caches]
@@ -282,22 +281,41 @@ class Parts:
             return h, (keys, values)
         query, key, value = self.queries_keys_values(layer, x, view.by)
         heads = jax.tree.leaves(caches[0])[0].shape[-3]
-        keys, values = (
-            kv.write(a, number, attention.entries(b, heads), at)
-            for a, b in zip(caches, (key, value), strict=True)
-        )
-        # One update in place; fused into its readers it would be several, and copies.
-        keys, values = jax.lax.optimization_barrier((keys, values))
-        key, value = (kv.of_layer(each, number) for each in (keys, values))
+        own = [attention.entries(each, heads) for each in (key, value)]
+        if paths is None:
+            caches = _written(caches, number, own, at)
+            return self._attending(number, query, caches, view.bias, encoded), caches
+
+        def attend(i: Int[Array, ""], carry: tuple[Array, Caches]) -> tuple[Array, Caches]:
+            found, caches = carry
+            path = jax.lax.dynamic_index_in_dim(paths, i, 1, keepdims=False)[:, None, :, None]
+            along = [jnp.take_along_axis(each, path, axis=2) for each in own]
+            caches = _written(caches, number, along, at)
+            one, bias = (
+                jax.lax.dynamic_slice_in_dim(each, i, 1, axis)
+                for each, axis in ((query, 1), (view.bias, 2))
+            )
+            h = self._attending(number, one, caches, bias, encoded)
+            return jax.lax.dynamic_update_slice_in_dim(found, h, i, 1), caches
+
+        start = jnp.zeros_like(query), caches
+        h, caches = jax.lax.fori_loop(0, query.shape[1], attend, start)
+        return h, _written(caches, number, own, at)
+
+    def _attending(
+        self, number: kv.Number, query: Float[Array, "b t i"], caches: Caches,
+        bias: Float[Array, "#b #h #t m"], encoded: EncodedInputs | None,
+    ) -> Float[Array, "b t i"]:  # fmt: skip
+        """Attention to a layer's cache, and to encoded inputs if given."""
+        key, value = (kv.of_layer(each, number) for each in caches)
         if encoded is None:
-            return self.attend(query, key, value, view.bias), (keys, values)
+            return self.attend(query, key, value, bias)
         padding = hidden_padding(encoded.mask)
-        h = attention.attend_to_both(
-            self.ops, self.stack.num_heads, query, (key, value, view.bias),
+        return attention.attend_to_both(
+            self.ops, self.stack.num_heads, query, (key, value, bias),
             (kv.of_layer(encoded.keys, number), kv.of_layer(encoded.values, number), padding),
             self.stack.attention_softcap,
         )  # fmt: skip
-        return h, (keys, values)
 
     def cross_attention(
         self, number: kv.Number, layer: PackedLayer, x: Float[Array, "b t d"],
@@ -376,5 +394,14 @@ class Parts:
             return fused.product_of_normed(x, own, kernel, bias, tied=tied, dtype=jnp.float32)
         normed = self.normed(x, norm)
         kernel = self.ops.tied(kernel) if tied else kernel
-        logits = self.product(kernel, normed, jnp.float32)
+        logits = self.ops.product(kernel, normed, jnp.float32)
         return logits if bias is None else self.ops.in_memory(logits + bias)
+
+
+def _written(
+    caches: Caches, number: kv.Number, own: Sequence[Float[Array, "b g t k"]], at: Int[Array, " b"]
+) -> Caches:
+    """Caches with a layer's new keys and values."""
+    keys, values = (kv.write(a, number, b, at) for a, b in zip(caches, own, strict=True))
+    # One update in place; fused into its readers it would be several, and copies.
+    return jax.lax.optimization_barrier((keys, values))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specdec.drafters.random import Random
     from specdec.drafters.shape import Tree
     from specdec.load import load_pair
+    from specdec.measure.lossless import Audit
     from specdec.models.partitioning import DeviceMesh
     from specdec.outputs import GenerateOutput
     from specdec.rules.automata import AllowedSequences, Automaton
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AllowedSequences": "rules.automata",
+    "Audit": "measure.lossless",
     "Automaton": "rules.automata",
     "BeamConfig": "decoding.beam_rules",
     "BlockVerifier": "verifiers.block",
@@ -89,6 +91,7 @@ _HOMES = {
 }
 __all__ = [
     "AllowedSequences",
+    "Audit",
     "Automaton",
     "BeamConfig",
     "BlockVerifier",

@@ -11,15 +11,16 @@ import numpy as np
 
 from specdec.checkpoints.generation_options import advice_on
 from specdec.data.inputs import Prefix, Text, encodings, prefix_ids, text_ids
-from specdec.decoding.batch_decoder import BatchDecoder
+from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
 from specdec.decoding.build import build, build_decoder, build_search
-from specdec.decoding.options import Decoding, decoding_of
+from specdec.decoding.options import DEFAULT_GAMMA, Decoding, decoding_of
 from specdec.decoding.target import LoadedTarget
 from specdec.drafters.base import OpenDraft
 from specdec.measure.auto import choose
 from specdec.measure.choice import Choice
+from specdec.measure.lossless import Audit
 from specdec.outputs import GenerateOutput, Texts, pieces_of
 from specdec.speech.audio import Audio
 from specdec.speech.listening import Listening
@@ -91,7 +92,7 @@ class Pair:
           options: fields of :class:`specdec.Decoding`, such as ``gamma=4``; they replace those of
             ``decoding``: method, gamma, stop_below, tree, beam, num_samples, num_return,
             draft_beams, verifier, rules, draft_follows_rules, stop, time_limit, log_probs,
-            top_log_probs, sampling, draft_sampling, exact, max_input_len, truncate,
+            top_log_probs, sampling, draft_sampling, exact, audit, max_input_len, truncate,
             max_decode_len, seed, batch_size.
 
         Raises:
@@ -114,11 +115,19 @@ class Pair:
             if ids:
                 choice = choose(self.target, self.draft, decoding, ids, prefixes)
             decoding = decoding.with_shape(choice and choice.shape)
-        batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes, encoded)
-        decoder = build(self.target, self.draft, decoding)
-        results = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
-        found = GenerateOutput.of(self.texts, decoding, decoder, len(ids), results)
-        return dataclasses.replace(found, choice=choice)
+
+        def decoded(decoder: LoopDecoder[Any], trace: bool = False) -> GenerateOutput:
+            batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes, encoded)
+            results = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
+            return GenerateOutput.of(self.texts, decoding, decoder, len(ids), results)
+
+        found, audit = decoded(build(self.target, self.draft, decoding), trace), None
+        if decoding.audit:  # Beside calls of another width.
+            width = 1 if decoding.guesses else DEFAULT_GAMMA + 1
+            other = decoded(self.decoder(decoding.with_shape(None), width=width))
+            outputs = zip(found.hypotheses, other.hypotheses, strict=True)
+            audit = Audit.of((ours[0], theirs[0]) for ours, theirs in outputs)
+        return dataclasses.replace(found, choice=choice, audit=audit)
 
     def _not_read(self, count: int, decoding: Decoding) -> list[np.ndarray]:
         """Inputs in whose place encodings are given.
@@ -155,10 +164,10 @@ class Pair:
         """
         refuse_unknown(options, "stream", ("prefix",))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
-        if decoding.searches or decoding.to_choose or decoding.num_samples > 1:
+        if decoding.searches or decoding.to_choose or decoding.num_samples > 1 or decoding.audit:
             raise ValueError(
                 "Only one output that is emitted for good can be streamed, and at once: no beams, "
-                'no "auto", and num_samples = 1.'
+                'no "auto", no audit, and num_samples = 1.'
             )
         sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
         ids = self.token_ids([text], **sizes, truncate=decoding.truncate)

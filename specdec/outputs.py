@@ -18,6 +18,7 @@ from specdec.decoding.hypotheses import End, Hypothesis
 from specdec.decoding.options import Decoding
 from specdec.decoding.samples import rows_of
 from specdec.measure.choice import Choice
+from specdec.measure.lossless import Audit
 from specdec.models.base import LoadableModel
 from specdec.rules.stops import cut_before
 from specdec.text.base import Tokenizer, added_text
@@ -77,6 +78,7 @@ class GenerateOutput:
       stats: totals over all rows and samples.
       is_searched: whether they are of beam search.
       choice: of "auto", what was chosen and why.
+      audit: with ``audit=True``, how many tokens rounding could change.
       searched: of speculative beams, how many levels calls advanced and why blocks ended.
     """
 
@@ -84,6 +86,7 @@ class GenerateOutput:
     stats: RunStats
     is_searched: bool = False
     choice: Choice | None = None
+    audit: Audit | None = None
     searched: BeamCounts | None = None
 
     @classmethod
@@ -155,6 +158,11 @@ class GenerateOutput:
     def alternatives(self) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The likeliest tokens in place of each row's; None without ``top_log_probs``."""
         return self._first("alternatives")
+
+    @functools.cached_property
+    def margins(self) -> list[np.ndarray] | None:
+        """Of each row's tokens the logit minus the second largest; None unless asked for."""
+        return self._first("margins")
 
     @functools.cached_property
     def traces(self) -> list[list[Block]] | list[list[SearchedBlock]] | None:

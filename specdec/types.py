@@ -314,6 +314,7 @@ class LogProbs:
         temperature, top-k and top-p.
       ruled: [B, T] by that with rules alone, at temperature 1.
       top_tokens, top: [B, T, n] the n likeliest tokens of the model's own, best first.
+      margins: [B, T] the largest logit there, after rules, minus the second largest.
     """
 
     plain: Float[Array, "b t"]
@@ -321,6 +322,7 @@ class LogProbs:
     ruled: Float[Array, "b t"]
     top_tokens: Int[Array, "b t n"]
     top: Float[Array, "b t n"]
+    margins: Float[Array, "b t"]
 
 
 # In ``failed`` of what is decoded: a distribution of the target or the draft was NaN; rules made

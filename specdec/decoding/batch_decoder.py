@@ -247,7 +247,7 @@ class BatchDecoder(LoopDecoder[DecodeResult]):
             kept = jax.tree.map(lambda leaf: leaf[:count], row.log_probs)
             asked_for = {
                 "log_probs": kept.plain, "adjusted_log_probs": kept.adjusted,
-                "ruled_log_probs": kept.ruled,
+                "ruled_log_probs": kept.ruled, "margins": kept.margins,
                 "alternatives": (kept.top_tokens, kept.top) if kept.top.shape[-1] else None,
             }  # fmt: skip
         if row.trace is not None:

@@ -24,9 +24,9 @@ from jaxtyping import Array, Bool, Float, Int
 from specdec.core.fields import Count, checked
 from specdec.core.pytrees import pytree
 from specdec.core.randomness import BlockRandom
-from specdec.core.reductions import log_sum_exp
+from specdec.core.reductions import log_sum_exp, max_last
 from specdec.core.residuals import guess_counts, take, take_position
-from specdec.core.standardize import has_nan, standardize
+from specdec.core.standardize import argmax, has_nan, standardize
 from specdec.core.topology import CHAIN, AnyTopology, Topology
 from specdec.decoding import state as st
 from specdec.decoding.samples import by_text, sampled
@@ -305,7 +305,10 @@ class Engine:
         if not isinstance(distribution, PointMass):
             adjusted = jnp.log(take(at(distribution), verdict.tokens))
         top, top_tokens = jax.lax.top_k(logits, self.alternatives or 0)
-        return LogProbs(plain, adjusted, ruled, top_tokens, top - total[..., None])
+        first = jnp.arange(with_rules.shape[-1]) == argmax(with_rules)[..., None]
+        second = max_last(jnp.where(first, -jnp.inf, with_rules))
+        margins = max_last(with_rules) - second
+        return LogProbs(plain, adjusted, ruled, top_tokens, top - total[..., None], margins)
 
     # A :class:`specdec.decoding.loop.Loop`:
 

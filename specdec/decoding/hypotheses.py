@@ -30,6 +30,8 @@ class Hypothesis:
       adjusted_log_probs: the same by the distribution that outputs follow: with rules, and above
         temperature 0 with temperature, top-k and so on. ``log_prob`` is their sum.
       ruled_log_probs: the same with rules, at temperature 1; of beams those above are these.
+      margins: with ``log_probs=True`` or ``audit=True``, [T] float32: the largest logit at each
+        token, after rules, minus the second largest. Not of beams.
       alternatives: with ``top_log_probs=n``, the likeliest tokens [T, n] in place of each token,
         best first, and their log p [T, n].
       blocks: with ``trace=True``, what each block accepted, rejected and added; of speculative
@@ -44,6 +46,7 @@ class Hypothesis:
     log_probs: np.ndarray | None = None
     adjusted_log_probs: np.ndarray | None = None
     ruled_log_probs: np.ndarray | None = None
+    margins: np.ndarray | None = None
     alternatives: tuple[np.ndarray, np.ndarray] | None = None
     blocks: list[Block] | list[SearchedBlock] | None = None
 
@@ -57,7 +60,7 @@ class Hypothesis:
         return Hypothesis(
             self.tokens[:0], "time", None if self.text is None else "", None, None,
             none(self.log_probs), none(self.adjusted_log_probs), none(self.ruled_log_probs),
-            alternatives, None if self.blocks is None else [],
+            none(self.margins), alternatives, None if self.blocks is None else [],
         )  # fmt: skip
 
 

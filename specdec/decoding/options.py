@@ -28,6 +28,7 @@ _NOT_OF_BEAMS = {
     "stop": "Beams end with EOS or at their limit",
     "time_limit": "Beams are whole at their end only",
     "top_log_probs": "Beams have no alternatives to their tokens",
+    "audit": "Margins between beams are in their scores",
     "exact": "Beams share what they have in common, in an order that changes",
 }
 _PLAIN: dict[str, Method] = {"speculative": "autoregressive", "speculative_beam": "beam"}
@@ -81,6 +82,10 @@ class Decoding:
         ``sampling`` if None.
       exact: whether the target's logits are the same bits for each gamma, tree and batch, and so
         are greedy tokens, in 16 bits, too. On CPU, and not of beams. Long inputs take longer.
+      audit: whether it is measured how far rounding moves the margin between a token's logit and
+        the second largest, and counted how many tokens it could change; see
+        :class:`specdec.Audit`. Each batch is decoded plainly once more. At temperature 0, and not
+        of beams.
       max_input_len: tokens an input may have, EOS included.
       truncate: whether inputs that are longer are cut, instead of refused. An encoder's keep EOS.
       max_decode_len: tokens a row may emit, EOS included.
@@ -110,6 +115,7 @@ class Decoding:
     sampling: SamplingConfig = GREEDY
     draft_sampling: SamplingConfig | None = None
     exact: bool = False
+    audit: bool = False
     max_input_len: Count = 512
     truncate: bool = False
     max_decode_len: Count = 64
@@ -125,6 +131,11 @@ class Decoding:
                 f"same: give {advice}."
             )
         self._check_beams()
+        if self.audit and not self.sampling.greedy:
+            raise ValueError(
+                "audit counts greedy tokens that rounding could change: set temperature 0, or "
+                "leave audit out."
+            )
         self._check_shape()
 
     def _set(self, **fields: Any) -> None:
@@ -259,7 +270,8 @@ class Decoding:
     @property
     def alternatives(self) -> int | None:
         """Number of alternatives to keep of each token; None to keep no log-probabilities."""
-        return self.top_log_probs if self.log_probs or self.top_log_probs else None
+        kept = self.log_probs or self.top_log_probs or self.audit
+        return self.top_log_probs if kept else None
 
     @property
     def searches(self) -> bool:

@@ -99,7 +99,7 @@ def no_log_probs(batch: int, size: int, alternatives: int) -> LogProbs:
     """Empty buffers for ``size`` tokens."""
     nothing = jnp.zeros((batch, size))
     top = jnp.zeros((batch, size, alternatives))
-    return LogProbs(nothing, nothing, nothing, top.astype(jnp.int32), top)
+    return LogProbs(nothing, nothing, nothing, top.astype(jnp.int32), top, nothing)
 
 
 def cut_at_end(

@@ -39,7 +39,15 @@ from specdec.models.transformer.network import init_params
 from specdec.training.teacher_forcing import decoder_inputs
 from specdec.types import Params, Prompt
 
-_OF_GENERATE = ("stop", "time_limit", "log_probs", "top_log_probs", "num_samples", "truncate")
+_OF_GENERATE = (
+    "stop",
+    "time_limit",
+    "log_probs",
+    "top_log_probs",
+    "num_samples",
+    "truncate",
+    "audit",
+)
 _NO_HYPOTHESIS = -1e7  # ``t5x.decoding.NEG_INF``.
 
 

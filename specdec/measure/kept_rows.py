@@ -51,6 +51,9 @@ class Row:
     log_probs: list[float] | None = None
     adjusted_log_probs: list[float] | None = None
     alternatives: list[list[tuple[int, float]]] | None = None
+    # With an audit; see `specdec.measure.lossless.Audit`.
+    margins: list[float] | None = None
+    rounding: float | None = None  # The largest, beside each of the references.
     # First difference from plain greedy decoding; None where there is none or when sampling.
     mismatch: Mismatch | None = None
     width_matched_mismatch: Mismatch | None = None  # The same against the width-matched reference.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,50 @@ def first_difference(tokens: Sequence[int], expected: Sequence[int]) -> int | No
     """Index of the first token that differs; a missing token differs. None where all are equal."""
     pairs = itertools.zip_longest(tokens, expected)
     return next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """How near to ties greedy tokens were, and how far rounding moved them.
+
+    A margin is a token's logit minus the second largest, after rules.
+
+    Attributes:
+      num_tokens: of all outputs.
+      rounding: the largest difference between margins of two decodes whose target calls have other
+        numbers of tokens, as far as their tokens are the same, and where they part; in logits.
+      close: tokens whose margin is at most ``rounding``; at 0, those that are tied.
+      differing: outputs whose tokens differ between the two decodes.
+    """
+
+    num_tokens: int
+    rounding: float
+    close: int
+    differing: int
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Hypothesis, Hypothesis]]) -> Audit:
+        """The audit of outputs, each with that of another decode."""
+        pairs = list(pairs)
+        largest = max((rounding(*pair) for pair in pairs), default=0.0)
+        margins = np.concatenate([cast(np.ndarray, own.margins) for own, _ in pairs] or [[]])
+        close = int(np.sum(margins <= largest))
+        tokens = ([each.tokens.tolist() for each in pair] for pair in pairs)
+        return cls(len(margins), largest, close, sum(ours != theirs for ours, theirs in tokens))
+
+
+def rounding(found: Hypothesis, other: Hypothesis) -> float:
+    """The largest difference of margins while tokens are the same, and where they part."""
+    assert found.margins is not None
+    assert other.margins is not None
+    ours, theirs = found.tokens.tolist(), other.tokens.tolist()
+    shared = min(len(ours), len(theirs))
+    part = first_difference(ours[:shared], theirs[:shared])
+    end = shared if part is None else part
+    with np.errstate(invalid="ignore"):  # Of two that are infinite: rules left one token.
+        apart = np.nan_to_num(np.abs(found.margins[:end] - other.margins[:end]))
+    across = 0.0 if part is None else found.margins[part] + other.margins[part]
+    return float(max(apart.max(initial=0.0), across))
 
 
 def compare(

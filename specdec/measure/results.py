@@ -6,11 +6,14 @@ import dataclasses
 import datetime
 import platform
 import subprocess
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from specdec.core.machine import device_name
 from specdec.core.stats import RunStats
@@ -45,6 +48,7 @@ def numbers(
     """
     totals: RunStats | None = None
     width_matched, mismatches = 0, []
+    margins, rounding = array("f"), 0.0
     scorer = Quality() if metrics is None else TaskQuality(metrics)
     ends: Counter[str] = Counter()
     searched = False
@@ -57,6 +61,9 @@ def numbers(
         if row.mismatch is not None:
             where = {"position": row.mismatch.position, "top2_gap": row.mismatch.top2_gap}
             mismatches.append({"id": row.id, **where})
+        if row.margins is not None:
+            margins.extend(row.margins)
+            rounding = max(rounding, row.rounding or 0.0)
         if row.output is not None and row.reference is not None:
             scorer.add(row.output, row.reference)
     assert totals is not None
@@ -77,6 +84,10 @@ def numbers(
         "greedy_mismatches": len(mismatches) if checked else None,
         "greedy_mismatches_width_matched": width_matched if checked else None,
         "greedy_mismatch_rows": sorted(mismatches, key=lambda row: row["id"]),
+        # Tokens whose two best logits are as near to each other as rounding moved others.
+        "audit": {"rounding": rounding, "close": int(np.sum(np.asarray(margins) <= rounding))}
+        if margins
+        else None,
         "quality": scorer.scores(),
     }
     levels = result["levels_per_call"]

@@ -172,6 +172,11 @@ def lossless_remarks(r: dict[str, Any]) -> list[str]:
             f"lossless: all {rows} rows equal to the width-matched reference, "
             f"{rows - r['greedy_mismatches']} to plain decoding."
         )
+    if audit := r.get("audit"):
+        remarks.append(
+            f"audit: {audit['close']} of {r['num_tokens']} tokens have their two best logits "
+            f"within {audit['rounding']:.2g}, the most by which calls of another width moved them."
+        )
     shown = r["greedy_mismatch_rows"][:SHOWN_MISMATCHES]
     for row in shown:
         place, gap = row["position"], row["top2_gap"]

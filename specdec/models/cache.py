@@ -87,12 +87,15 @@ def write(
         new = jax.lax.bitcast_convert_type(new.astype(jnp.bfloat16), jnp.uint16)
     new = new.astype(entries.dtype)
 
-    def put(row: Int[Array, ""] | int, entries: Array) -> Array:
+    if len(new) == 1:  # In place.
+        return jax.lax.dynamic_update_slice(entries, new, (0, number, 0, start[0], 0))
+
+    def put(row: Int[Array, ""], entries: Array) -> Array:
         own = jax.lax.dynamic_slice_in_dim(new, row, 1)
         return jax.lax.dynamic_update_slice(entries, own, (row, number, 0, start[row], 0))
 
-    # In place. A batched update would be a loop over rows, too, with copies of each.
-    return put(0, entries) if len(new) == 1 else jax.lax.fori_loop(0, len(new), put, entries)
+    # In place, too. A batched update would be a loop with copies.
+    return jax.lax.fori_loop(0, len(new), put, entries)
 
 
 def _written(

@@ -68,6 +68,11 @@ class DecodeRun:
                 "A run decodes each row once and to its end: leave num_samples and time_limit out, "
                 "which are for generate."
             )
+        if self.decoding.audit and not self.checked:
+            raise ValueError(
+                "An audit measures rounding in the comparison with plain decoding: set CHECK = "
+                "True and a method with guesses, or AUDIT = False."
+            )
         draft_spec("draft", self.draft)
         check_generation_config(self.generation_config)
         check_mesh(self.mesh)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from specdec.api import Pair
 from specdec.decoding.batch_decoder import LoopDecoder
@@ -39,7 +41,13 @@ def decoded_rows(run: DecodeRun, pair: Pair, batches: Iterator[Members]) -> Iter
             for name, others in expected.items()
         }  # fmt: skip
         written = Row.of(shown, result.stats, index, id=item.id, **about)
-        return dataclasses.replace(written, **differences)
+        if not how.audit:
+            return dataclasses.replace(written, **differences)
+        others = (each[0] for each in expected.values())
+        return dataclasses.replace(
+            written, **differences, margins=cast(np.ndarray, outputs[0].margins).tolist(),
+            rounding=max(lossless.rounding(outputs[0], other) for other in others),
+        )  # fmt: skip
 
     for (batch, members), result, found in _by_all(batches, decoder, references):
         yield [row(batch, index, item, result, found) for index, item in enumerate(members)]

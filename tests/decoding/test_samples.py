@@ -54,7 +54,8 @@ def test_each_is_the_row_with_its_own_numbers(name, paths):
     """And they share what was encoded."""
     target, draft, options = CASES[name]
     pair = pair_of(paths, target, draft)
-    given = dict(max_decode_len=LIMIT, sampling=WARM, seed=5, rules=RULES, **options)
+    # Exact: else rounding moves a probability, and with it a draw, now and then.
+    given = dict(max_decode_len=LIMIT, sampling=WARM, seed=5, exact=True, rules=RULES, **options)
     decoder = pair.decoder(num_samples=COUNT, batch_size=2, **given)
     alone = RowsAlone(**vars(dataclasses.replace(decoder.engine, samples=1)))
     shapes, different = set(), 0

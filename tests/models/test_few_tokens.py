@@ -55,8 +55,8 @@ def test_rows_that_nothing_divides_are_read_in_several_places(monkeypatch):
     packed = few_tokens.pack(kernel)
     lines = _product_of_packed.jitted(packed, x).lower(packed, x).as_text().splitlines()
     reductions = [line for line in lines if "stablehlo.reduce" in line]
-    assert [line.count("init:") for line in reductions] == [8, 4, 1]
-    assert "x6x40xf32" in reductions[0]
+    assert [line.count("init:") for line in reductions] == [8]
+    assert "x7x40xf32" in reductions[0]  # Some are read twice.
 
 
 @pytest.mark.parametrize(("tokens", "passes"), [(8, 1), (9, 2), (12, 1), (13, 2), (17, 2), (32, 1)])

@@ -1,4 +1,9 @@
-"""``few_tokens.py`` for any number of tokens, so that each one's bits are the same in all."""
+"""``few_tokens.py`` with sums that are always in one order, for any number of tokens.
+
+So the bits of a token's logits do not depend on how many tokens a call has, nor on their rows, nor
+on how long arrays are. See ``sums.py`` for how. What more it costs is compiling, some small
+operations, and long inputs: these are read a few tokens at a time.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +13,25 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specdec.core.reductions import max_last
 from specdec.models.products import few_tokens
 from specdec.models.products.few_tokens import (
+    ONE_PASS,
     QUERIES_AT_ONCE,
     embed,
     encoded_values,
-    in_memory,
-    inverse_root,
-    mean,
-    mean_square,
-    softmax_parts,
     split,
     tied,
 )
+from specdec.models.products.few_tokens import SCORES_AT_ONCE as SCORES_AT_ONCE
 from specdec.models.products.quantized import LayerKernel
-from specdec.models.products.sums import in_passes
+from specdec.models.products.sums import FEW, barrier, in_passes, totals
 
 __all__ = [
     "SCORES_AT_ONCE", "embed", "encoded_values", "in_memory", "inverse_root", "mean", "mean_square",
     "mix", "mix_encoded", "product", "scores", "softmax_parts", "split", "tied",
 ]  # fmt: skip
-SCORES_AT_ONCE = few_tokens.SCORES_AT_ONCE
-_TOKENS = 6  # Of a pass; see ``few_tokens.py``.
+_TOKENS = 6  # Of a pass over a kernel; see ``few_tokens.py``.
 
 
 def product(
@@ -37,35 +39,69 @@ def product(
 ) -> Float[Array, "b t o"]:
     """The product of x and a packed kernel, in ``dtype``, x's own if None."""
     tokens = x.reshape(1, -1, x.shape[-1])
-    pass_of = functools.partial(few_tokens.product, kernel, dtype=dtype)
-    return _in_passes(pass_of, tokens, 1, _TOKENS).reshape(*x.shape[:-1], -1)
+    of = functools.partial(few_tokens.product, kernel, dtype=dtype)
+    return barrier(_in_passes(of, tokens, 1, _TOKENS)).reshape(*x.shape[:-1], -1)
 
 
 def scores(
     query: Float[Array, "b h t k"], keys: Float[Array, "b h m k"]
 ) -> Float[Array, "b h t m"]:
     """query keys.T for each row and head, in float32."""
-    return _in_passes(lambda query: few_tokens.scores(query, keys), query, 2, QUERIES_AT_ONCE)
+    return _by_queries(lambda some: few_tokens.scores(some, keys, FEW), query)
 
 
 def mix(
     weights: Float[Array, "b h t m"], values: Float[Array, "b h m k"]
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head."""
-    return _in_passes(lambda weights: few_tokens.mix(weights, values), weights, 2, QUERIES_AT_ONCE)
+    return _by_queries(lambda some: few_tokens.mix(some, values, FEW), weights)
 
 
 def mix_encoded(
     weights: Float[Array, "b h t s"], values: Float[Array, "b h k s"]
 ) -> Float[Array, "b h t k"]:
     """:func:`mix` of an encoder's values."""
-    pass_of = functools.partial(few_tokens.mix_encoded, values=values)
-    return _in_passes(pass_of, weights, 2, QUERIES_AT_ONCE)
+    return _by_queries(lambda some: few_tokens.mix_encoded(some, values, FEW), weights)
+
+
+def softmax_parts(scores: Float[Array, "*shape m"]) -> tuple[Array, Array]:
+    """A softmax's numerators [..., M] and their sum [..., 1]."""
+    scores = barrier(scores)
+    weights = barrier(jnp.exp(scores - max_last(scores)[..., None]))
+    return weights, _totals(weights)
+
+
+def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+    """Mean of each token's features, in float32."""
+    return _totals(x.astype(jnp.float32)) * (1 / x.shape[-1])
+
+
+def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
+    """Mean of the squares of each token's features, in float32."""
+    return _totals(jnp.square(barrier(x).astype(jnp.float32))) * (1 / x.shape[-1])
+
+
+def inverse_root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """1 / sqrt(x). The processor's own rounds otherwise for one number than for a vector."""
+    return 1 / barrier(jnp.sqrt(x))
+
+
+def in_memory(x: Array) -> Array:
+    """x, rounded, as one of two operands of what follows."""
+    return barrier(x)
+
+
+def _totals(x: Float[Array, "*shape n"]) -> Float[Array, "*shape 1"]:
+    return totals(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], 1)
+
+
+def _by_queries(of: Callable[[Array], Array], queries: Array) -> Array:
+    return _in_passes(of, queries, 2, QUERIES_AT_ONCE)
 
 
 def _in_passes(of: Callable[[Array], Array], x: Array, axis: int, size: int) -> Array:
     """``of`` some entries along an axis after the other."""
-    if x.shape[axis] <= few_tokens.ONE_PASS:
+    if x.shape[axis] <= ONE_PASS:
         return of(x)
 
     def some(x: Array) -> Array:

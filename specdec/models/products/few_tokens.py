@@ -14,9 +14,8 @@ The layers of a stack are run in a loop, so that a program has the text of one. 
 stacked, [L, C, O, W], and a product reads its layer's where it lies: the slice is part of the
 reduction. (Behind a ``lax.scan`` or in a product of XLA's it would be copied first.)
 
-What a call makes of a token does not depend on how many others it has, nor on their rows, bit by
-bit: see ``sums.py``. Products of more than 32 tokens, and attention of more than 8 queries, are
-XLA's own and an exception; ``exact.py`` has none.
+The order of sums is the one that the compiler finds fastest, which depends on how many tokens there
+are. ``exact.py`` has the same functions with sums that do not.
 
 The barriers keep XLA from moving neighbouring operations into a reduction, where they would be
 computed again for each row, and from taking the widening of a 16-bit kernel out of the decode loop.
@@ -34,8 +33,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.machine import vector_registers
-from specdec.core.reductions import max_last
+from specdec.core.reductions import softmax_parts as softmax_parts
+from specdec.core.reductions import sum_last
 from specdec.models.products import nibbles, plain
+from specdec.models.products.plain import in_memory as in_memory
+from specdec.models.products.plain import inverse_root as inverse_root
 from specdec.models.products.quantized import (
     Int4Kernel,
     Int8Kernel,
@@ -51,13 +53,13 @@ from specdec.models.products.sums import (
     barrier,
     in_passes,
     sums,
-    totals,
     with_others,
 )
 from specdec.types import AnyArray
 
 # Up to so many tokens a product is one pass, several, and XLA's the faster way round.
 ONE_PASS, _SOME, _MANY = 8, 32, 64
+_PAIR = 2  # Sums in a loop, at least: of one alone XLA makes something else.
 QUERIES_AT_ONCE = 8  # Attention of as many is one pass over the keys and values.
 _TILES = (6, 5, 4)  # Tokens of each of several passes: the first that leaves none over, if any.
 # Features in a chunk, at most, by the bytes of one; and at least.
@@ -65,7 +67,6 @@ _WIDEST, _NARROWEST = {4: 512, 2: 512, 1: 4096}, 64
 _STREAMS = (8, 4, 3, 2, 1)  # Parts of a kernel that are read together.
 # Bytes of the scores of all heads, of which more are computed head by head: they stay in a cache.
 SCORES_AT_ONCE = 2**22
-in_memory = barrier
 # Sums in float32 are several times as fast for bfloat16 on processors with AMX; network.py, too.
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 
@@ -150,26 +151,26 @@ def split(products: Float[Array, "b t n*o"], count: int, ways: int) -> list[Floa
 
 
 def scores(
-    query: Float[Array, "b h t k"], keys: Float[Array, "b h m k"]
+    query: Float[Array, "b h t k"], keys: Float[Array, "b h m k"], least: int = _PAIR
 ) -> Float[Array, "b h t m"]:
-    """query keys.T for each row and head, in float32."""
+    """query keys.T for each row and head, in float32, with so many sums in a loop at least."""
     count = query.shape[2]
     if count > QUERIES_AT_ONCE:
         return plain.scores(query, keys)
     query = barrier(query)
-    return _by_query(keys, 2, [query[:, :, t, None, :] for t in range(count)], 3)
+    return _by_query(keys, 2, [query[:, :, t, None, :] for t in range(count)], 3, least)
 
 
 def mix(
-    weights: Float[Array, "b h t m"], values: Float[Array, "b h m k"]
+    weights: Float[Array, "b h t m"], values: Float[Array, "b h m k"], least: int = _PAIR
 ) -> Float[Array, "b h t k"]:
-    """weights values for each row and head."""
+    """weights values for each row and head, with so many sums in a loop at least."""
     count = weights.shape[2]
     if count > QUERIES_AT_ONCE:
         return plain.mix(weights, values)
     weights = barrier(weights)
     columns = [weights[:, :, t, :, None] for t in range(count)]
-    return _by_query(values, 3, columns, 2).astype(values.dtype)
+    return _by_query(values, 3, columns, 2, least).astype(values.dtype)
 
 
 def encoded_values(values: Float[Array, "... s k"]) -> Float[Array, "... k s"]:
@@ -181,7 +182,7 @@ def encoded_values(values: Float[Array, "... s k"]) -> Float[Array, "... k s"]:
 
 
 def mix_encoded(
-    weights: Float[Array, "b h t s"], values: Float[Array, "b h k s"]
+    weights: Float[Array, "b h t s"], values: Float[Array, "b h k s"], least: int = _PAIR
 ) -> Float[Array, "b h t k"]:
     """:func:`mix` of an encoder's values."""
     count = weights.shape[2]
@@ -189,38 +190,29 @@ def mix_encoded(
         return plain.mix(weights, values.swapaxes(2, 3))
     weights = barrier(weights)
     rows = [weights[:, :, t, None, :] for t in range(count)]
-    return _by_query(values, 2, rows, 3).astype(values.dtype)
+    return _by_query(values, 2, rows, 3, least).astype(values.dtype)
 
 
 def _by_query(
-    whole: Float[Array, "b h ..."], axis: int, queries: Sequence[Float[Array, "b h ..."]], over: int
-) -> Float[Array, "b h t n"]:
+    whole: Float[Array, "b h ..."], axis: int, queries: Sequence[Float[Array, "b h ..."]],
+    over: int, least: int,
+) -> Float[Array, "b h t n"]:  # fmt: skip
     """Sums over an axis of keys or values, times what each query has for them.
 
     Args:
       axis: the one along which the keys or values are read in parts.
+      least: sums in a loop. XLA leaves a reduction of two operands whole, and it reads a layer of a
+        stack where that lies.
     """
     size, count = whole.shape[axis], len(queries)
-    parts = max(1, min(-(-FEW // count), size // VECTOR))
-    queries = with_others(queries, -(-FEW // parts))
-    cut = Cut.of(size, parts)
+    narrowest = VECTOR if least >= FEW else 1  # What is narrower is summed in another order.
+    cut = Cut.of(size, max(1, min(least // count, size // narrowest)))
+    queries = with_others(queries, -(-least // len(cut.begins)))
     pairs = [(part, query) for query in queries for part in cut.parts(whole, axis)]
     found, each = sums(pairs, over), len(cut.begins)
-    rows = [cut.own(found[i : i + each], 2) for i in range(0, count * each, each)]
-    return jnp.stack([jnp.concatenate(row, axis=2) for row in rows], axis=2)
-
-
-def softmax_parts(scores: Float[Array, "... m"]) -> tuple[Array, Array]:
-    """A softmax's numerators [..., M] and their sum [..., 1]."""
-    scores = barrier(scores)
-    weights = barrier(jnp.exp(scores - max_last(scores)[..., None]))
-    total = totals(weights.reshape(-1, weights.shape[-1]))
-    return weights, total.reshape(*weights.shape[:-1], 1)
-
-
-def inverse_root(x: Float[Array, ...]) -> Float[Array, ...]:
-    """1 / sqrt(x). The processor's own rounds otherwise for one number than for a vector."""
-    return 1 / barrier(jnp.sqrt(x))
+    own = [cut.own(found[i : i + each], 2) for i in range(0, count * each, each)]
+    rows = [jnp.concatenate(row, axis=2) for row in own]
+    return jnp.stack(rows, axis=2) if count > 1 else rows[0][:, :, None]
 
 
 def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
@@ -238,16 +230,14 @@ def embed(embedding: Kernel, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Mean of each token's features, in float32."""
-    return _mean(x.astype(jnp.float32))
+    x = barrier(x).astype(jnp.float32)
+    return (sum_last(x) / x.shape[-1])[..., None]
 
 
 def mean_square(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:
     """Mean of the squares of each token's features, in float32."""
-    return _mean(jnp.square(barrier(x).astype(jnp.float32)))
-
-
-def _mean(x: Float[Array, "*shape d"]) -> Float[Array, "*shape 1"]:
-    return totals(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], 1) * (1 / x.shape[-1])
+    x = barrier(x).astype(jnp.float32)
+    return (sum_last(x * x) / x.shape[-1])[..., None]
 
 
 def of_layer(stack: Array, layer: Int[Array, ""]) -> Array:
@@ -311,10 +301,10 @@ def _rows(
 
 
 def _add_up(partial: Array) -> Array:
-    """The sum over chunks, [C, ...] -> [...]."""
+    """The sum over chunks, [C, ...] -> [...], in their order."""
     total = partial[0]
-    for chunk in partial[1:]:
-        total = barrier(total + chunk)
+    for number, chunk in enumerate(partial[1:]):
+        total = (barrier(total) if number else total) + chunk
     return total
 
 

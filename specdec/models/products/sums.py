@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 FEW = 8  # Sums in a loop, at least.
@@ -45,10 +46,11 @@ def with_others(terms: Sequence[Array], count: int) -> list[Array]:
 
     They differ: of sums that are there twice the compiler keeps one.
     """
-    found = list(terms)
-    while len(found) < count:
-        found.append(barrier(2 * found[-1]))
-    return found
+    if len(terms) >= count:
+        return list(terms)
+    factors = 2.0 ** np.arange(1, 1 + count - len(terms))
+    others = terms[0] * factors.astype(terms[0].dtype).reshape(-1, *[1] * terms[0].ndim)
+    return [*terms, *barrier(others)]
 
 
 def _reduced(terms: Sequence[Array], axis: int) -> list[Array]:

@@ -167,6 +167,18 @@ def test_tokens_and_log_probs_are_those_of_plain_decoding(pair, way):
         np.testing.assert_allclose(ours, theirs, atol=4e-6)
 
 
+def test_an_audit_sees_rounding_and_that_exact_has_none(pair):
+    how = {"gamma": 4, "batch_size": 8, "max_decode_len": 48, "audit": True}
+    rounded = pair.generate(TEXTS, **how)
+    assert rounded.audit.rounding > 0
+    assert rounded.audit.num_tokens == sum(map(len, rounded.tokens))
+    assert all(map(np.array_equal, map(np.shape, rounded.margins), map(np.shape, rounded.tokens)))
+    exact = pair.generate(TEXTS, exact=True, **how).audit
+    assert (exact.rounding, exact.close, exact.differing) == (0, 0, 0)
+    with pytest.raises(ValueError, match="set temperature 0"):
+        pair.generate(TEXTS, sampling=specdec.SamplingConfig(1.0), audit=True)
+
+
 def test_draws_do_not_depend_on_the_batch(pair):
     how = {"method": "autoregressive", "exact": True, "max_decode_len": 48, "seed": 3}
     sampling = specdec.SamplingConfig(temperature=1.0, top_p=0.9)

@@ -7,7 +7,7 @@ from tiny import TINY, prompt_of, ragged_inputs, random_params
 
 from specdec.checkpoints.loading import load_packed
 from specdec.decoding.hypotheses import Hypothesis
-from specdec.measure.lossless import Mismatch, compare, compare_beams
+from specdec.measure.lossless import Audit, Mismatch, compare, compare_beams, rounding
 from specdec.models.transformer.network import Transformer
 from specdec.training.teacher_forcing import decoder_inputs
 
@@ -38,3 +38,28 @@ def test_lists_of_beams():
     swapped = compare_beams(mine, beams(([5, 1], -0.5), ([7, 1], -1.25)))
     assert swapped == Mismatch(1, 0.25, [7, 1])
     assert compare_beams(mine, mine[:1]) == Mismatch(1, math.inf, [])
+
+
+def output(tokens, margins):
+    return Hypothesis(np.array(tokens), "limit", margins=np.array(margins, np.float32))
+
+
+def test_rounding_is_that_of_margins_until_tokens_part():
+    mine = output([5, 6, 7, 8], [3.0, 0.5, 0.25, 9.0])
+    same = output([5, 6, 7, 8], [3.0, 0.75, 0.25, 8.0])
+    assert rounding(mine, same) == 1.0
+    parted = output([5, 6, 9, 8], [3.0, 0.5, 0.125, 100.0])  # Two best logits changed places.
+    assert rounding(mine, parted) == 0.375
+    shorter = output([5, 6], [3.0, 0.625])
+    assert rounding(mine, shorter) == 0.125
+    alone = output([5], [np.inf])  # Rules left one token.
+    assert rounding(alone, alone) == 0
+
+
+def test_an_audit_counts_tokens_that_rounding_could_change():
+    mine = output([5, 6, 7, 8], [3.0, 0.5, 0.25, 9.0])
+    parted = output([5, 6, 9, 8], [3.0, 0.5, 0.125, 100.0])
+    tied = output([1, 2], [0.0, 2.0])
+    assert Audit.of([(mine, parted), (tied, tied)]) == Audit(6, 0.375, 2, 1)
+    assert Audit.of([(tied, tied)]) == Audit(2, 0.0, 1, 0)
+    assert Audit.of([]) == Audit(0, 0.0, 0, 0)

@@ -42,7 +42,7 @@ WRONG = [
     ("t5gemma2", {"encoder_vocab_size": None, "encoder": EVERY["t5gemma"].encoder}, "d_model must"),
     ("bart", {"encoder": EVERY["marian"].encoder}, "must have the decoder's kind of norms"),
     ("v1.1", {"num_encoder_layers": 0}, r"num_layers must be in 1\.\."),
-    ("llama", {"dtype": "float16"}, "dtype must be 'float32' or 'bfloat16'"),
+    ("llama", {"dtype": "int8"}, "dtype must be 'float32' or 'bfloat16' or 'float16'"),
 ]
 
 

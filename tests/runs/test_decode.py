@@ -54,6 +54,17 @@ def test_the_script(tiny, tmp_path):
     assert 'class="accepted"' in (tmp_path / "out" / "trace.html").read_text()
 
 
+def test_an_audit(tiny, tmp_path, capsys):
+    settings = ("AUDIT=True", "EXACT=True", "GAMMA=3", "TIMING_EXAMPLES=0")
+    assert main(tiny, tmp_path / "out", *settings) == 0
+    assert "audit: " in capsys.readouterr().out
+    results, rows = read(tmp_path / "out")
+    assert all(len(row["margins"]) == row["num_tokens"] for row in rows)
+    assert results["audit"]["rounding"] == max(row["rounding"] for row in rows)
+    assert main(tiny, tmp_path / "no", "AUDIT=True", "CHECK=False") == 2
+    assert "set CHECK = True" in capsys.readouterr().err
+
+
 def test_a_mesh_without_devices(tiny, tmp_path, capsys):
     files = [str(tiny.gin), str(ROOT / "configs/meshes/2x4.gin")]
     assert main(tiny, tmp_path / "out", files=files) == 2
@@ -188,7 +199,7 @@ def check_error(capsys, code, message, directory):
         ("TARGET=3", "target must be a path or a name, got 3"),
         ("DRAFT=3", "draft must be a checkpoint's path or name, or an object such as"),
         ("CHECK='no'", "check must be True or False, got 'no'"),
-        ("DTYPE='int8'", "dtype must be 'float32' or 'bfloat16'"),
+        ("DTYPE='int8'", "dtype must be 'float32' or 'bfloat16' or 'float16'"),
         ("BAD_ROWS='ignore'", "bad_rows must be"),
         ("SamplingConfig.temprature=1.0", "temprature"),
     ],

@@ -17,7 +17,6 @@ from specdec.core.reductions import max_last
 from specdec.models.products import few_tokens
 from specdec.models.products.few_tokens import (
     ONE_PASS,
-    QUERIES_AT_ONCE,
     embed,
     encoded_values,
     split,
@@ -32,6 +31,7 @@ __all__ = [
     "mix", "mix_encoded", "product", "scores", "softmax_parts", "split", "tied",
 ]  # fmt: skip
 _TOKENS = 6  # Of a pass over a kernel; see ``few_tokens.py``.
+_QUERIES = 24  # Of a pass over keys or values.
 
 
 def product(
@@ -40,7 +40,7 @@ def product(
     """The product of x and a packed kernel, in ``dtype``, x's own if None."""
     tokens = x.reshape(1, -1, x.shape[-1])
     of = functools.partial(few_tokens.product, kernel, dtype=dtype)
-    return barrier(_in_passes(of, tokens, 1, _TOKENS)).reshape(*x.shape[:-1], -1)
+    return barrier(_in_passes(of, tokens, 1, _TOKENS, ONE_PASS)).reshape(*x.shape[:-1], -1)
 
 
 def scores(
@@ -96,12 +96,12 @@ def _totals(x: Float[Array, "*shape n"]) -> Float[Array, "*shape 1"]:
 
 
 def _by_queries(of: Callable[[Array], Array], queries: Array) -> Array:
-    return _in_passes(of, queries, 2, QUERIES_AT_ONCE)
+    return _in_passes(of, queries, 2, _QUERIES, _QUERIES)
 
 
-def _in_passes(of: Callable[[Array], Array], x: Array, axis: int, size: int) -> Array:
-    """``of`` some entries along an axis after the other."""
-    if x.shape[axis] <= ONE_PASS:
+def _in_passes(of: Callable[[Array], Array], x: Array, axis: int, size: int, most: int) -> Array:
+    """``of`` so many entries along an axis after the other; of at most ``most`` at once."""
+    if x.shape[axis] <= most:
         return of(x)
 
     def some(x: Array) -> Array:

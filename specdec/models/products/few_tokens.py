@@ -155,7 +155,7 @@ def scores(
 ) -> Float[Array, "b h t m"]:
     """query keys.T for each row and head, in float32, with so many sums in a loop at least."""
     count = query.shape[2]
-    if count > QUERIES_AT_ONCE:
+    if count > QUERIES_AT_ONCE and least < FEW:
         return plain.scores(query, keys)
     query = barrier(query)
     return _by_query(keys, 2, [query[:, :, t, None, :] for t in range(count)], 3, least)
@@ -166,7 +166,7 @@ def mix(
 ) -> Float[Array, "b h t k"]:
     """weights values for each row and head, with so many sums in a loop at least."""
     count = weights.shape[2]
-    if count > QUERIES_AT_ONCE:
+    if count > QUERIES_AT_ONCE and least < FEW:
         return plain.mix(weights, values)
     weights = barrier(weights)
     columns = [weights[:, :, t, :, None] for t in range(count)]
@@ -186,7 +186,7 @@ def mix_encoded(
 ) -> Float[Array, "b h t k"]:
     """:func:`mix` of an encoder's values."""
     count = weights.shape[2]
-    if count > QUERIES_AT_ONCE:
+    if count > QUERIES_AT_ONCE and least < FEW:
         return plain.mix(weights, values.swapaxes(2, 3))
     weights = barrier(weights)
     rows = [weights[:, :, t, None, :] for t in range(count)]

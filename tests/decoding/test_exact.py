@@ -81,6 +81,17 @@ def test_no_call_changes_a_bit(family):
         np.testing.assert_array_equal(logits_of(model, params, *call), alone, err_msg=f"{call}")
 
 
+def test_a_prompt_is_what_decoding_its_tokens_makes():
+    model, params = model_of("llama", "bfloat16")
+    generator = np.random.default_rng(7)
+    inputs, tokens = (generator.integers(2, 64, (1, n)).astype(np.int32) for n in (21, COUNT))
+    tokens[:, 0] = inputs[:, -1]  # A prompt's last token is the first that is read.
+    whole = read(model, params, prompt_of(model, inputs), tokens, 3, 64)
+    along = np.concatenate([inputs[:, 5:-1], tokens], axis=1)[:, : 15 + COUNT]
+    begun = read(model, params, prompt_of(model, inputs[:, :6]), along, 3, 64)
+    np.testing.assert_array_equal(np.asarray(begun)[:, 15:], np.asarray(whole))
+
+
 @pytest.mark.parametrize("family", ["v1.1", "gemma2", "t5gemma2"])
 def test_a_path_of_a_tree_is_a_chain(family):
     model, params = model_of(family, "bfloat16")

@@ -15,7 +15,7 @@ from tiny import EVERY, changed, prompt_of, ragged_inputs, random_params
 import specdec
 from specdec.core.compilation import CPU_OPTIONS
 from specdec.core.topology import CHAIN, Topology
-from specdec.models.products import exact, few_tokens
+from specdec.models.products import exact
 from specdec.models.transformer.model import TransformerModel
 
 # Every kind of position, norm, sharing of heads, and attention to an encoder; widths are whole
@@ -23,7 +23,7 @@ from specdec.models.transformer.model import TransformerModel
 SIZES = {"d_model": 64, "d_ff": 96, "head_dim": 16}
 FAMILIES = {
     "v1.1": "bfloat16", "gpt": "float32", "whisper": "bfloat16", "llama": "float16",
-    "gemma2": "bfloat16", "t5gemma2": "float32",
+    "gemma2": "bfloat16",
 }  # fmt: skip
 COUNT = 24  # Tokens that are read.
 TREE = Topology((-1, 0, 0, 1, 2, 2, 3, 4))
@@ -92,7 +92,7 @@ def test_a_prompt_is_what_decoding_its_tokens_makes():
     np.testing.assert_array_equal(np.asarray(begun)[:, 15:], np.asarray(whole))
 
 
-@pytest.mark.parametrize("family", ["v1.1", "gemma2", "t5gemma2"])
+@pytest.mark.parametrize("family", ["v1.1", "gemma2"])
 def test_a_path_of_a_tree_is_a_chain(family):
     model, params = model_of(family, "bfloat16")
     prompt, tokens = rows_of(model, 3, 0)
@@ -121,6 +121,7 @@ def test_a_tree_at_once_is_another_sum():
 
 def test_without_barriers_three_terms_have_no_order(monkeypatch):
     model, params = model_of("gpt", "float32")
+    monkeypatch.setattr(exact, "barrier", lambda x: x)
     monkeypatch.setattr(exact, "in_memory", lambda x: x)
     jax.clear_caches()
     found = [logits_of(model, params, *call) for call in [(1, 1, 64), CALLS[0]]]
@@ -140,14 +141,14 @@ def _mixed(count):
     generator = np.random.default_rng(0)
     weights = jnp.asarray(generator.uniform(size=(1, 3, 8, 96)), jnp.float32)
     values = jnp.asarray(generator.normal(size=(1, 3, 96, 64)), jnp.float32)
-    mix = jax.jit(lambda *given: few_tokens.mix(*given), compiler_options=CPU_OPTIONS)
+    mix = jax.jit(lambda *given: exact.mix(*given), compiler_options=CPU_OPTIONS)
     return np.asarray(mix(weights[:, :, :count], values))
 
 
 def test_eight_sums_have_one_order_and_fewer_have_not(monkeypatch):
     whole = _mixed(8)
     np.testing.assert_array_equal(_mixed(1), whole[:, :, :1])
-    monkeypatch.setattr(few_tokens, "FEW", 1)
+    monkeypatch.setattr(exact, "FEW", 2)
     assert (_mixed(1) != whole[:, :, :1]).any()
 
 
@@ -202,5 +203,7 @@ def test_draws_do_not_depend_on_the_batch(pair):
 def test_what_cannot_be_exact_is_refused(pair):
     with pytest.raises(ValueError, match="exact needs programs for CPU"):
         dataclasses.replace(pair.target.model, layout="in_out").exactly()
+    with pytest.raises(ValueError, match="merges"):
+        TransformerModel(EVERY["t5gemma2"]).exactly()
     with pytest.raises(ValueError, match="leave exact out"):
         pair.generate(TEXTS, method="beam", exact=True)

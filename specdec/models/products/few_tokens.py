@@ -206,7 +206,7 @@ def _by_query(
     """
     size, count = whole.shape[axis], len(queries)
     narrowest = VECTOR if least >= FEW else 1  # What is narrower is summed in another order.
-    cut = Cut.of(size, max(1, min(least // count, size // narrowest)))
+    cut = Cut.of(size, max(1, min(-(-least // count), size // narrowest)))
     queries = with_others(queries, -(-least // len(cut.begins)))
     pairs = [(part, query) for query in queries for part in cut.parts(whole, axis)]
     found, each = sums(pairs, over), len(cut.begins)

@@ -218,10 +218,10 @@ class Pair:
         refuse_unknown(options, "transcribe", ("rate", "progress", *known))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
         limited = decoding.stop or decoding.time_limit is not None
-        if limited or decoding.to_choose or decoding.num_samples > 1:
+        if limited or decoding.to_choose or decoding.num_samples > 1 or decoding.audit:
             raise ValueError(
                 "A window has one output, which is decoded to its end: transcribe has no stop, no "
-                'time_limit, no "auto", and num_samples = 1.'
+                'time_limit, no "auto", no audit, and num_samples = 1.'
             )
         return Transcriber(self.target, self.draft, vocabulary, listening, how, decoding)
 

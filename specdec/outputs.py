@@ -161,7 +161,7 @@ class GenerateOutput:
 
     @functools.cached_property
     def margins(self) -> list[np.ndarray] | None:
-        """Of each row's tokens the logit minus the second largest; None unless asked for."""
+        """Each token's logit minus the second largest, [T] a row; None without ``audit``."""
         return self._first("margins")
 
     @functools.cached_property

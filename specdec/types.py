@@ -314,7 +314,8 @@ class LogProbs:
         temperature, top-k and top-p.
       ruled: [B, T] by that with rules alone, at temperature 1.
       top_tokens, top: [B, T, n] the n likeliest tokens of the model's own, best first.
-      margins: [B, T] the largest logit there, after rules, minus the second largest.
+      margins: [B, T] the largest logit there, after rules, minus the second largest; None without
+        an audit.
     """
 
     plain: Float[Array, "b t"]
@@ -322,7 +323,7 @@ class LogProbs:
     ruled: Float[Array, "b t"]
     top_tokens: Int[Array, "b t n"]
     top: Float[Array, "b t n"]
-    margins: Float[Array, "b t"]
+    margins: Float[Array, "b t"] | None
 
 
 # In ``failed`` of what is decoded: a distribution of the target or the draft was NaN; rules made

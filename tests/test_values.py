@@ -44,7 +44,7 @@ GOOD = {
     specdec.Tree: {"branching": (2, 1)},
     specdec.TypicalVerifier: {},
 }
-MADE_HERE = {"GenerateOutput", "Transcript"}  # Results.
+MADE_HERE = {"Audit", "GenerateOutput", "Transcript"}  # Results.
 # Wrong in a way of their own; ranges of numbers are those of tests/core/test_fields.py.
 ODD = [
     *((specdec.Forbidden, {"sequences": x}) for x in (None, [], [[]], [3], [[-1]], [[2.5]], [""])),

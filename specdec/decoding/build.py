@@ -88,7 +88,10 @@ def build_engine(
         )
     target = target.exactly() if decoding.exact else target
     if shape is None:
-        return Engine(target, width=width, alternatives=alternatives, samples=decoding.num_samples)
+        return Engine(
+            target, width=width, alternatives=alternatives, audit=decoding.audit,
+            samples=decoding.num_samples,
+        )  # fmt: skip
     assert draft is not None
     if isinstance(shape, Tree):
         if draft.trees is None:
@@ -105,8 +108,9 @@ def build_engine(
             "verifier=specdec.RecursiveVerifier()."
         )
     return Engine(
-        target, drafter, verifier, alternatives=alternatives, samples=decoding.num_samples
-    )
+        target, drafter, verifier, alternatives=alternatives, audit=decoding.audit,
+        samples=decoding.num_samples,
+    )  # fmt: skip
 
 
 def build(target: LoadedTarget, draft: OpenDraft, decoding: Decoding) -> BatchDecoder | BeamDecoder:

@@ -99,6 +99,7 @@ class Engine:
       verifier: accepts guesses; plain decoding has none.
       alternatives: of each token, the likeliest ones whose log-probabilities are kept with its own;
         None to keep nothing.
+      audit: whether the margin of each token is kept, too; see :class:`specdec.types.LogProbs`.
       samples: of each text; above 1, results are of texts and their samples, [B, samples, ...].
       width: of plain decoding, tokens in each target call; all but the last token are padding.
         With gamma + 1 it is the width-matched reference: the speculative loop's own arithmetic.
@@ -112,6 +113,7 @@ class Engine:
     verifier: Verifier = TOKEN_VERIFIER
     width: Count = 1
     alternatives: int | None = None
+    audit: bool = False
     samples: Count = 1
 
     def __post_init__(self):
@@ -162,7 +164,7 @@ class Engine:
             output_bucket=output_bucket, pad_id=self.target.pad_id, topology=self.topology,
             rules=rules.start(params.sampling.rules, prompt, limit, size),
             stop=params.stops and params.stops.start(prompt), alternatives=self.alternatives,
-            trace=trace,
+            audit=self.audit, trace=trace,
         )  # fmt: skip
         return state if self.samples == 1 else sampled(state, self.samples)
 
@@ -305,9 +307,7 @@ class Engine:
         if not isinstance(distribution, PointMass):
             adjusted = jnp.log(take(at(distribution), verdict.tokens))
         top, top_tokens = jax.lax.top_k(logits, self.alternatives or 0)
-        first = jnp.arange(with_rules.shape[-1]) == argmax(with_rules)[..., None]
-        second = max_last(jnp.where(first, -jnp.inf, with_rules))
-        margins = max_last(with_rules) - second
+        margins = _margins(with_rules) if self.audit else None
         return LogProbs(plain, adjusted, ruled, top_tokens, top - total[..., None], margins)
 
     # A :class:`specdec.decoding.loop.Loop`:
@@ -365,3 +365,9 @@ def _any_emitted(nodes: Bool[Array, "b n1"], verdict: Verdict) -> Bool[Array, " 
 
 def _parents(draft: Draft) -> Int[Array, "*b n"]:
     return jnp.asarray(draft.topology.parents, jnp.int32)
+
+
+def _margins(logits: Float[Array, "b t v"]) -> Float[Array, "b t"]:
+    """The largest logit minus the second largest."""
+    first = jnp.arange(logits.shape[-1]) == argmax(logits)[..., None]
+    return max_last(logits) - max_last(jnp.where(first, -jnp.inf, logits))

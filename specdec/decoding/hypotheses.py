@@ -30,8 +30,8 @@ class Hypothesis:
       adjusted_log_probs: the same by the distribution that outputs follow: with rules, and above
         temperature 0 with temperature, top-k and so on. ``log_prob`` is their sum.
       ruled_log_probs: the same with rules, at temperature 1; of beams those above are these.
-      margins: with ``log_probs=True`` or ``audit=True``, [T] float32: the largest logit at each
-        token, after rules, minus the second largest. Not of beams.
+      margins: with ``audit=True``, [T] float32: the largest logit at each token, after rules, minus
+        the second largest.
       alternatives: with ``top_log_probs=n``, the likeliest tokens [T, n] in place of each token,
         best first, and their log p [T, n].
       blocks: with ``trace=True``, what each block accepted, rejected and added; of speculative

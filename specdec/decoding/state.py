@@ -37,7 +37,7 @@ def initial_state(
     start: Start, drafter_state: DrafterState, *, row_ids: Int[AnyArray, " b"],
     limit: Int[Array, ""] | int, seed: Seed, output_bucket: int, pad_id: int,
     topology: AnyTopology, rules: RuleStates, stop: Int[Array, " b"] | None = None,
-    alternatives: int | None = None, trace: bool,
+    alternatives: int | None = None, audit: bool = False, trace: bool,
 ) -> DecodeState:  # fmt: skip
     """The state before the first block; arguments as in :meth:`specdec.decoding.engine.Engine`.
 
@@ -46,6 +46,7 @@ def initial_state(
       rules: their states before the first token.
       stop: the states of what ends rows beside EOS; None without any.
       alternatives: to keep of each token with its log-probabilities; None to keep nothing.
+      audit: whether margins are kept with them.
     """
     depth, nodes = topology.depth, topology.size
     batch = row_ids.shape[0]
@@ -74,7 +75,7 @@ def initial_state(
         drafter_state=drafter_state,
         log_probs=None
         if alternatives is None
-        else no_log_probs(batch, output_bucket + depth + 1, alternatives),
+        else no_log_probs(batch, output_bucket + depth + 1, alternatives, audit),
         stats=Stats(
             **dict.fromkeys(counts, zeros),
             accepted_histogram=jnp.zeros((batch, depth + 1), jnp.int32),
@@ -95,11 +96,13 @@ def initial_state(
     )
 
 
-def no_log_probs(batch: int, size: int, alternatives: int) -> LogProbs:
+def no_log_probs(batch: int, size: int, alternatives: int, audit: bool) -> LogProbs:
     """Empty buffers for ``size`` tokens."""
     nothing = jnp.zeros((batch, size))
     top = jnp.zeros((batch, size, alternatives))
-    return LogProbs(nothing, nothing, nothing, top.astype(jnp.int32), top, nothing)
+    return LogProbs(
+        nothing, nothing, nothing, top.astype(jnp.int32), top, nothing if audit else None
+    )
 
 
 def cut_at_end(

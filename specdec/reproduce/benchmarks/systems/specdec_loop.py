@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 import jax
@@ -32,7 +31,6 @@ from specdec.testing.forced import ForcedAcceptance
 from specdec.types import Params, SamplingConfig
 
 Loaded = TypeVar("Loaded", bound=LoadedModel)
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +41,8 @@ class Variant:
     # None for the checkpoint's; "float32" widens them when they are loaded, "int8" rounds them.
     weights: Literal["float32", "int8"] | None = None
     quantized: bool = False  # The draft is the target's own copy in 8 bits.
-    options: Mapping[str, Any] = NO_OPTIONS  # More of :class:`Decoding`.
+    # More of :class:`Decoding`.
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 VARIANTS = {
@@ -148,17 +147,15 @@ def _has_fixed_lengths(workload: Workload, variant: Variant) -> bool:
     return workload.lengths is not None or variant.weights == "int8"
 
 
-def decoder_of(
-    workload: Workload, pair: Pair, method: Method, options: Mapping[str, Any] = NO_OPTIONS
-) -> BatchDecoder:
+def decoder_of(workload: Workload, pair: Pair, variant: Variant) -> BatchDecoder:
     """Decoder of the workload's batches."""
     forced = workload.forced_alpha
     own = {
-        "method": method, "gamma": workload.gamma, "max_decode_len": workload.max_decode_len,
+        "method": variant.method, "gamma": workload.gamma, "max_decode_len": workload.max_decode_len,
         "sampling": SamplingConfig(temperature=workload.temperature),
         "verifier": None if forced is None else ForcedAcceptance(forced), "seed": workload.seed,
     }  # fmt: skip
-    return pair.decoder(**own | dict(options))
+    return pair.decoder(**own | dict(variant.options))
 
 
 class System:
@@ -172,7 +169,7 @@ class System:
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
         self.has_fixed_lengths = _has_fixed_lengths(workload, variant)
         if workload.beam is None:
-            self.decoder = decoder_of(workload, pair, variant.method, variant.options)
+            self.decoder = decoder_of(workload, pair, variant)
             return
         guesses = variant.method == "speculative"
         self.decoder = pair.searcher(

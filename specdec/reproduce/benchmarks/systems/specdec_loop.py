@@ -151,7 +151,8 @@ def decoder_of(workload: Workload, pair: Pair, variant: Variant) -> BatchDecoder
     """Decoder of the workload's batches."""
     forced = workload.forced_alpha
     own = {
-        "method": variant.method, "gamma": workload.gamma, "max_decode_len": workload.max_decode_len,
+        "method": variant.method, "gamma": workload.gamma,
+        "max_decode_len": workload.max_decode_len,
         "sampling": SamplingConfig(temperature=workload.temperature),
         "verifier": None if forced is None else ForcedAcceptance(forced), "seed": workload.seed,
     }  # fmt: skip

@@ -284,30 +284,35 @@ class Parts:
         own = [attention.entries(each, heads) for each in (key, value)]
         if paths is None:
             caches = _written(caches, number, own, at)
-            return self._attending(number, query, caches, view.bias, encoded), caches
+            layers = (kv.of_layer(each, number) for each in caches)
+            return self._attending(number, query, *layers, view.bias, encoded), caches
+
+        # Of this layer alone: in a loop all would be copied.
+        layer_caches = tuple((kv.of_layer(each, number),) for each in caches)
 
         def attend(i: Int[Array, ""], carry: tuple[Array, Caches]) -> tuple[Array, Caches]:
             found, caches = carry
             path = jax.lax.dynamic_index_in_dim(paths, i, 1, keepdims=False)[:, None, :, None]
             along = [jnp.take_along_axis(each, path, axis=2) for each in own]
-            caches = _written(caches, number, along, at)
+            caches = _written(caches, 0, along, at)
             one, bias = (
                 jax.lax.dynamic_slice_in_dim(each, i, 1, axis)
                 for each, axis in ((query, 1), (view.bias, 2))
             )
-            h = self._attending(number, one, caches, bias, encoded)
+            (key,), (value,) = caches
+            h = self._attending(number, one, key, value, bias, encoded)
             return jax.lax.dynamic_update_slice_in_dim(found, h, i, 1), caches
 
-        start = jnp.zeros_like(query), caches
-        h, caches = jax.lax.fori_loop(0, query.shape[1], attend, start)
+        start = jnp.zeros_like(query), layer_caches
+        h, _ = jax.lax.fori_loop(0, query.shape[1], attend, start)
         return h, _written(caches, number, own, at)
 
     def _attending(
-        self, number: kv.Number, query: Float[Array, "b t i"], caches: Caches,
-        bias: Float[Array, "#b #h #t m"], encoded: EncodedInputs | None,
+        self, number: kv.Number, query: Float[Array, "b t i"], key: Float[Array, "b g m k"],
+        value: Float[Array, "b g m k"], bias: Float[Array, "#b #h #t m"],
+        encoded: EncodedInputs | None,
     ) -> Float[Array, "b t i"]:  # fmt: skip
-        """Attention to a layer's cache, and to encoded inputs if given."""
-        key, value = (kv.of_layer(each, number) for each in caches)
+        """Attention to a layer's keys and values, and to encoded inputs if given."""
         if encoded is None:
             return self.attend(query, key, value, bias)
         padding = hidden_padding(encoded.mask)

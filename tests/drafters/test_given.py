@@ -114,9 +114,12 @@ def test_an_output_that_begins_as_another_text_moves_there():
     texts = [[5, 6, 7, 8], [5, 9, 3, 3, 4], []]
     assert after(texts=texts) == [5, 6, 7]
     assert after([5, 9], texts=texts) == [3, 3, 4]
-    # No guess is of the next text.
-    assert after([5, 6], texts=texts) == [7, 8]
+    # No guess is of the next text, also when the output goes on behind its own.
+    assert after([5, 6, 7], texts=texts) == [8]
     assert after([5, 6, 7, 8], texts=texts) == []
+    assert after([5, 6, 7, 8], [12], texts=texts) == []
+    # Where one ends, another may go on.
+    assert after([5, 6, 7], texts=[[5, 6, 7], [4, 6, 7, 8]]) == [8]
 
 
 def test_rows_are_apart_and_one_without_a_text_makes_no_guess():
@@ -144,7 +147,10 @@ def test_chains_follow_texts_at_once():
     three = Topology.branching((3, 1))
     assert after(texts=texts, topology=three) == [5, 4, 9, 6, 0, 3]
     assert after([9], texts=texts, topology=three)[0] == 3
+    assert after(texts=[[5, *[6] * 12], [4]], topology=CHAINS) == [5, 4, 6, 0]
     assert after(texts=[[4], [9]], topology=CHAINS) == [4, 9]
+    # Each begins with another token.
+    assert after(texts=[[5, 2], [5, 3], [4]], topology=CHAINS) == [5, 4, 2, 0]
     assert after(texts=[], topology=CHAINS) == []
 
 

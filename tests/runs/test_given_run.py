@@ -5,7 +5,8 @@ import pytest
 from specdec.measure.kept_rows import LineWriter
 from tests.runs.decoding import main, read
 
-NUM_ROWS, WORDS = 80, "the cat sat on the mat a dog one two three four".split()
+NUM_ROWS = 80
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "one", "dog", "two", "three", "four"]
 # Temperature 0: outputs do not depend on the texts, which the counts show.
 SETTINGS = ("TEMPERATURE=0.0", "MAX_DECODE_LEN=24", "MAX_INPUT_LEN=64", "CHECK=False")
 COUNTS = ("num_tokens", "target_calls", "proposed", "accepted")

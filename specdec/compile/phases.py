@@ -93,7 +93,7 @@ class Reader:
         self, computation: Computation, phase: str | None, skip: Instruction | None = None
     ) -> dict[str, Cost]:
         """Cost of each phase; all in ``phase`` if it is given."""
-        phases = {} if phase else _phases_of(computation)
+        phases = {} if phase else phases_of(computation)
         found: dict[str, Cost] = {}
         for instruction in computation:
             if instruction is not skip:
@@ -117,7 +117,7 @@ class Reader:
         return own + Cost.total(inside).scaled(times)
 
 
-def _phases_of(computation: Computation) -> dict[Instruction, str]:
+def phases_of(computation: Computation) -> dict[Instruction, str]:
     """Phase of each instruction: that of its op_name, else of its user, else of the one before.
 
     A copy that the compiler began early, to hide it, belongs to the phase that needs it, which may

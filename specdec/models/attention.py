@@ -75,7 +75,7 @@ def _mixed(
     values: Float[Array, "b g ..."], bias: Float[Array, "#b #g #t m"], softcap: float | None,
     mix: Mix,
 ) -> Float[Array, "b g t k"]:  # fmt: skip
-    weights, total = ops.softmax_parts(_capped(ops.scores(rows, keys), softcap) + bias)
+    (weights,), total = ops.softmax_parts(_capped(ops.scores(rows, keys), softcap) + bias)
     return mix(weights.astype(values.dtype), values) / total.astype(values.dtype)
 
 
@@ -122,17 +122,15 @@ def attend_to_both(
     apart = (len(more), groups, repeats, rows_each, count, -1)
     more = more.reshape(apart).transpose(0, 3, 1, 2, 4, 5)
     more = more.reshape(*scores.shape[:3], -1)
-    weights, total = ops.softmax_parts(jnp.concatenate([scores, more], axis=-1))
-    weights = weights.astype(values.dtype)
-    out = ops.mix(weights[..., : keys.shape[2]], values)
-    rest = weights[..., keys.shape[2] :].reshape(
-        -1, rows_each, groups, repeats, count, more.shape[3]
-    )
+    weights, total = ops.softmax_parts(scores, more)
+    weights, rest = (each.astype(values.dtype) for each in weights)
+    out = ops.mix(weights, values)
+    rest = rest.reshape(-1, rows_each, groups, repeats, count, more.shape[3])
     rest = rest.transpose(0, 2, 3, 1, 4, 5).reshape(*together.shape[:3], -1)
     rest = _side_by_side(ops.mix_encoded(rest, more_values), rows_each * count)
     rest = rest.reshape(query.shape)
     total = _side_by_side(jnp.broadcast_to(total, rows.shape), count)
-    return (_side_by_side(out, count) + rest) / total.astype(values.dtype)
+    return ops.in_memory(_side_by_side(out, count) + rest) / total.astype(values.dtype)
 
 
 def sharing(query: Float[Array, "b t i"], heads: int, groups: int) -> Float[Array, "b g rt k"]:

@@ -23,7 +23,7 @@ from specdec.models.transformer.model import TransformerModel
 SIZES = {"d_model": 64, "d_ff": 96, "head_dim": 16}
 FAMILIES = {
     "v1.1": "bfloat16", "gpt": "float32", "whisper": "bfloat16", "llama": "float16",
-    "gemma2": "bfloat16",
+    "gemma2": "bfloat16", "t5gemma2": "float32",
 }  # fmt: skip
 COUNT = 24  # Tokens that are read.
 TREE = Topology((-1, 0, 0, 1, 2, 2, 3, 4))

@@ -64,11 +64,13 @@ def mix_encoded(
     return _by_queries(lambda some: few_tokens.mix_encoded(some, values, FEW), weights)
 
 
-def softmax_parts(scores: Float[Array, "*shape m"]) -> tuple[Array, Array]:
-    """A softmax's numerators [..., M] and their sum [..., 1]."""
+def softmax_parts(*scores: Float[Array, "*shape m"]) -> tuple[list[Array], Array]:
+    """A softmax's numerators [..., M], for each of its parts, and their sum [..., 1]."""
     scores = barrier(scores)
-    weights = barrier(jnp.exp(scores - max_last(scores)[..., None]))
-    return weights, _totals(weights)
+    largest = functools.reduce(jnp.maximum, map(max_last, scores))[..., None]
+    weights = [barrier(jnp.exp(each - largest)) for each in scores]
+    # Behind another part the terms would not lie on the vectors on which they lie alone.
+    return weights, functools.reduce(jnp.add, map(_totals, weights))
 
 
 def mean(x: Float[Array, "b t d"]) -> Float[Array, "b t 1"]:

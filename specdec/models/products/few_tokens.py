@@ -33,11 +33,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specdec.core.machine import vector_registers
-from specdec.core.reductions import softmax_parts as softmax_parts
 from specdec.core.reductions import sum_last
 from specdec.models.products import nibbles, plain
 from specdec.models.products.plain import in_memory as in_memory
 from specdec.models.products.plain import inverse_root as inverse_root
+from specdec.models.products.plain import softmax_parts as softmax_parts
 from specdec.models.products.quantized import (
     Int4Kernel,
     Int8Kernel,

@@ -9,6 +9,7 @@ float32 means products in float32: without saying so a TPU rounds to bfloat16 an
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.reductions import softmax_parts as softmax_parts
+from specdec.core.reductions import softmax_parts as numerators
 from specdec.models.products.quantized import (
     Int4Kernel,
     Int8Kernel,
@@ -117,6 +118,14 @@ def scores(
     """query keys.T for each row and head, in float32."""
     products = jnp.einsum("bhtk,bhmk->bhtm", query, keys, precision=precision(query))
     return products.astype(jnp.float32)
+
+
+def softmax_parts(*scores: Float[Array, "*shape m"]) -> tuple[list[Array], Array]:
+    """A softmax's numerators [..., M], for each of its parts, and their sum [..., 1]."""
+    whole = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+    weights, total = numerators(whole)
+    ends = itertools.accumulate(each.shape[-1] for each in scores[:-1])
+    return jnp.split(weights, list(ends), axis=-1), total
 
 
 def mix(

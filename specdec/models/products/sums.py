@@ -36,6 +36,8 @@ def sums(pairs: Sequence[tuple[Float[Array, ...], Float[Array, ...]]], axis: int
 
 def totals(terms: Float[Array, "n m"]) -> Float[Array, " n"]:
     """The sum of each row."""
+    # Of one vector there is no loop.
+    terms = jnp.pad(terms, ((0, 0), (0, max(2 * VECTOR - terms.shape[1], 0))))
     terms, cut = barrier(terms), Cut.of(len(terms), min(len(terms), FEW))
     found = _reduced(with_others(cut.parts(terms, 0), FEW), 1)[: len(cut.begins)]
     return jnp.concatenate(cut.own(found, 0))

@@ -34,7 +34,8 @@ class Measurement:
     seconds: tuple[float, ...] = ()  # Of each repetition, all rows, encoders included.
     first_token_seconds: tuple[float, ...] = ()  # Of each repetition, decodes of one token a row.
     num_tokens: int = 0  # Emitted in one repetition.
-    same_rows: int = 0  # With the reference's tokens but the last, which need not be EOS.
+    # With the tokens of the system that it is compared with, but the last, which need not be EOS.
+    same_rows: int = 0
     load_seconds: float = 0.0  # To read the weights, with what the library converts or packs.
     compile_seconds: float = 0.0  # Of the first run, over the median of the later ones.
     memory_bytes: int = 0  # Most in use, loading included; on CPU beyond the imported libraries.
@@ -73,7 +74,8 @@ def check_systems(workload: Workload, systems: Sequence[str]) -> None:
     if other is None:
         return
     workload.require(workload.temperature <= 0, f"{other} is compared greedily only")
-    alone = workload.lengths is not None or workload.batch_size == 1
+    batched = any(SYSTEMS[name].at_once for name in systems) or workload.batch_size > 1
+    alone = workload.lengths is not None or not batched
     workload.require(alone, "rows that end by themselves are compared one at a time")
     stored = isinstance(workload.target, str) and isinstance(workload.draft, str | None)
     workload.require(stored, f"{other} needs a checkpoint of the random weights")
@@ -123,7 +125,11 @@ def measure(
                     progress.set_description(f"{system.name}, repetition {number + 1}")
                     system.run(lengths)
                     progress.add()
-        return [system.measurement(reference) for system in running]
+        tokens = {system.name: system.tokens for system in present}
+        return [
+            system.measurement(tokens.get(SYSTEMS[system.name].like, reference))
+            for system in running
+        ]
 
 
 def check_tokens(

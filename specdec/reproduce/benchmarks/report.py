@@ -39,7 +39,8 @@ def numbers(
     def system(m: Measurement) -> dict[str, Any]:
         if m.absent is not None:
             return {"system": m.system, "absent": m.absent}
-        per_token, batches = m.ms_per_token(), len(workload.batches())
+        per_token, size = m.ms_per_token(), SYSTEMS[m.system].at_once or workload.batch_size
+        batches = len(workload.inputs) // size
         first = Spread.of(1e3 * seconds / batches for seconds in m.first_token_seconds)
         return dataclasses.asdict(m) | {
             "ms_per_token": dataclasses.asdict(per_token),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import resource
@@ -28,6 +29,7 @@ def begin(threads: int) -> None:
 def load(name: str, workload: Workload, options: Mapping[str, Any]) -> dict[str, Any]:
     """Loads a system; "absent" says why it cannot be."""
     entry = SYSTEMS[name]
+    workload = dataclasses.replace(workload, batch_size=entry.at_once or workload.batch_size)
     try:
         for package in (*entry.needs, *entry.converts):
             importlib.import_module(package)

@@ -17,7 +17,7 @@ from specdec.data.tasks import Task, evenly, model_inputs
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.drafters.copying import Copying
 from specdec.load import load_pair
-from specdec.reproduce.benchmarks.contract import Workload
+from specdec.reproduce.benchmarks.contract import Workload, WorkloadError
 
 
 def text(
@@ -41,17 +41,27 @@ def text(
 
 
 def prompts(
-    target: str, texts: Sequence[str], max_decode_len: int = 64, gamma: int = 3
-) -> list[Workload]:
+    target: str, texts: Sequence[str], max_decode_len: int = 64, gamma: int = 3,
+    dtype: str = "float32", input_len: int | None = None,
+) -> list[Workload]:  # fmt: skip
     """A checkpoint on prompts, a row at a time; no other model drafts.
 
-    Rows end by themselves.
+    Args:
+      input_len: tokens that prompts are cut to, so that they make batches; their rows then go on to
+        ``max_decode_len``. None: rows end by themselves.
+
+    Raises:
+      WorkloadError: a prompt is shorter than ``input_len``.
     """
     loaded = load_pair(target=target, draft=Copying())
     ids = loaded.token_ids(texts, max_input_len=512)
+    if input_len is not None and (shortest := min(map(len, ids))) < input_len:
+        raise WorkloadError(f"A prompt has {shortest} tokens, and input_len is {input_len}.")
+    lengths = None if input_len is None else (max_decode_len,) * len(ids)
     return [Workload(
         Path(target).name, resolve(target, "target"), None,
-        tuple(tuple(map(int, row)) for row in ids), None, max_decode_len, gamma=gamma,
+        tuple(tuple(map(int, row[:input_len])) for row in ids), lengths, max_decode_len,
+        gamma=gamma, dtype=dtype,
     )]  # fmt: skip
 
 

@@ -72,6 +72,21 @@ def test_ratios_memory_and_compile_time(natural, answer):
     assert plain.load_seconds == 2.0
 
 
+def test_a_system_is_compared_with_the_one_it_is_like(natural, answer):
+    exact, chain = "specdec autoregressive, exact", "specdec speculative, Quantized, exact"
+    others = [[5, 7, 1], [7, 1]]
+    answer({PLAIN: TOKENS, exact: others, chain: others})
+    found = measure(natural, (PLAIN, exact, chain), 1, {"threads": 1})
+    assert [each.same_rows for each in found] == [2, 1, 2]
+    (alone,) = measure(natural, (PLAIN, chain), 1, {"threads": 1})[1:]
+    assert alone.same_rows == 1
+
+
+def test_rows_at_once_need_prescribed_lengths(natural):
+    with pytest.raises(WorkloadError, match="one at a time"):
+        check_systems(natural, (PLAIN, "transformers greedy, bfloat16, 8 at once"))
+
+
 def test_the_reference_sets_the_lengths_of_the_others(natural, answer):
     answers = answer({PLAIN: TOKENS, CT2: TOKENS})
     measure(natural, (PLAIN, CT2), 2, {"threads": 1})

@@ -33,6 +33,8 @@ class Entry:
     keeps: str = ""  # What a process keeps on disk for later ones; nothing if empty.
     # Whether it does the workload's own arithmetic, so that its tokens must be the same.
     exact: bool = True
+    like: str = ""  # System whose tokens it must have, if it runs; by default the first of all.
+    at_once: int | None = None  # Rows of a batch, if not the workload's.
     own: bool = False  # Whether it is specdec: samples, forces acceptance.
     drawn: bool = False  # Whether it can draw random weights itself, so that they need no files.
     beams: tuple[Rule, ...] = ()  # Rules by which it searches beams; none if it does not.
@@ -53,6 +55,7 @@ _ct2 = functools.partial(
 _listening = functools.partial(
     Entry, "specdec_transcribing", keeps="programs", own=True, listens=True
 )
+_EXACT, _BFLOAT16 = "specdec autoregressive, exact", "transformers greedy, bfloat16"
 _RULES: tuple[Rule, ...] = ("t5x", "huggingface")
 
 SYSTEMS = {
@@ -65,9 +68,16 @@ SYSTEMS = {
     "specdec speculative, Quantized":
         _own("speculative_quantized", drawn=True),
     "specdec speculative, int8": _own("speculative_int8", exact=False),
+    "specdec autoregressive, 8 at once": _own("autoregressive", at_once=8),
+    _EXACT: _own("autoregressive_exact"),
+    f"{_EXACT}, 8 at once": _own("autoregressive_exact", like=_EXACT, at_once=8),
+    "specdec speculative, Quantized, exact": _own("speculative_exact", like=_EXACT),
+    "specdec tree, Quantized, exact": _own("tree_exact", like=_EXACT),
     "transformers greedy": Entry("huggingface", "greedy", _HUGGINGFACE),
-    "transformers greedy, bfloat16":
-        Entry("huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False),
+    _BFLOAT16: Entry("huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False),
+    f"{_BFLOAT16}, 8 at once": Entry(
+        "huggingface", "greedy_bfloat16", _HUGGINGFACE, exact=False, like=_BFLOAT16, at_once=8
+    ),
     "transformers greedy, torch int8":
         Entry("huggingface", "greedy_int8", _HUGGINGFACE, exact=False),
     "transformers assisted": Entry("huggingface", "assisted", _HUGGINGFACE),

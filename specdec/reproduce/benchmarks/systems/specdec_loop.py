@@ -41,6 +41,8 @@ class Variant:
     # None for the checkpoint's; "float32" widens them when they are loaded, "int8" rounds them.
     weights: Literal["float32", "int8"] | None = None
     quantized: bool = False  # The draft is the target's own copy in 8 bits.
+    # More of :class:`Decoding`.
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 VARIANTS = {
@@ -50,6 +52,11 @@ VARIANTS = {
     "speculative": Variant("speculative"),
     "speculative_quantized": Variant("speculative", quantized=True),
     "speculative_int8": Variant("speculative", "int8"),
+    "autoregressive_exact": Variant("autoregressive", options={"exact": True}),
+    "speculative_exact": Variant("speculative", quantized=True, options={"exact": True}),
+    "tree_exact": Variant(
+        "speculative", quantized=True, options={"exact": True, "tree": (2, 1, 1), "gamma": None}
+    ),
 }
 
 
@@ -107,13 +114,13 @@ def pair_of(workload: Workload, variant: Variant) -> Pair:
     Raises:
       WorkloadError: weights that are drawn at random here were to be rounded to 8 bits.
     """
-    source, draft = workload.target, workload.draft
-    if not isinstance(source, str) and draft is not None and not isinstance(draft, str):
+    source, other = workload.target, workload.draft
+    if not isinstance(source, str) and other is not None and not isinstance(other, str):
         workload.require(variant.weights is None, "its weights must be exported for other formats")
-        return random_pair(source, draft, workload.dtype, workload.seed, variant)
-    other = Copying() if draft is None else str(draft)
+        return random_pair(source, other, workload.dtype, workload.seed, variant)
+    spec = Copying() if other is None else str(other)
     pair = load_pair(
-        target=str(source), draft=Quantized() if variant.quantized else other,
+        target=str(source), draft=Quantized() if variant.quantized else spec,
         dtype=workload.dtype, weights="int8" if variant.weights == "int8" else None,
     )  # fmt: skip
     if variant.weights == "float32":
@@ -130,23 +137,26 @@ def pair_of(workload: Workload, variant: Variant) -> Pair:
         assert isinstance(loaded.model, TransformerModel)
         return dataclasses.replace(loaded, model=endless(loaded.model))
 
-    assert pair.draft.model is not None
-    drafted = model_draft(without_end(pair.draft.model))
-    return Pair(without_end(pair.target), drafted, pair.vocabulary, pair.name)
+    draft = pair.draft
+    if draft.model is not None:
+        draft = model_draft(without_end(draft.model))
+    return Pair(without_end(pair.target), draft, pair.vocabulary, pair.name)
 
 
 def _has_fixed_lengths(workload: Workload, variant: Variant) -> bool:
     return workload.lengths is not None or variant.weights == "int8"
 
 
-def decoder_of(workload: Workload, pair: Pair, method: Method) -> BatchDecoder:
+def decoder_of(workload: Workload, pair: Pair, variant: Variant) -> BatchDecoder:
     """Decoder of the workload's batches."""
     forced = workload.forced_alpha
-    return pair.decoder(
-        method=method, gamma=workload.gamma, max_decode_len=workload.max_decode_len,
-        sampling=SamplingConfig(temperature=workload.temperature),
-        verifier=None if forced is None else ForcedAcceptance(forced), seed=workload.seed,
-    )  # fmt: skip
+    own = {
+        "method": variant.method, "gamma": workload.gamma,
+        "max_decode_len": workload.max_decode_len,
+        "sampling": SamplingConfig(temperature=workload.temperature),
+        "verifier": None if forced is None else ForcedAcceptance(forced), "seed": workload.seed,
+    }  # fmt: skip
+    return pair.decoder(**own | dict(variant.options))
 
 
 class System:
@@ -160,7 +170,7 @@ class System:
         self.versions = {name: metadata.version(name) for name in ("jax", "jaxlib")}
         self.has_fixed_lengths = _has_fixed_lengths(workload, variant)
         if workload.beam is None:
-            self.decoder = decoder_of(workload, pair, variant.method)
+            self.decoder = decoder_of(workload, pair, variant)
             return
         guesses = variant.method == "speculative"
         self.decoder = pair.searcher(

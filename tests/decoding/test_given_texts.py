@@ -82,7 +82,7 @@ def test_the_output_itself_is_accepted_whole(pair, expected):
     assert none.stats.target_calls == none.stats.emitted
 
 
-def test_samples_do_not_depend_on_the_batch_and_other_texts_change_no_law(pair, expected):
+def test_samples_do_not_depend_on_the_batch(pair, expected):
     """Rows are refilled, and arrays grow."""
     warm = dict(gamma=3, sampling=SamplingConfig(1.0), seed=3, num_samples=2, exact=True)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from specdec.decoding.beam_rules import BeamConfig
     from specdec.decoding.options import Decoding
     from specdec.drafters.copying import Copying
+    from specdec.drafters.given import Given
     from specdec.drafters.heads import Heads
     from specdec.drafters.hierarchical import Hierarchical
     from specdec.drafters.merged import Merged
@@ -57,6 +58,7 @@ _HOMES = {
     "ForcedLast": "rules.positions",
     "FrequencyPenalty": "rules.penalties",
     "GenerateOutput": "outputs",
+    "Given": "drafters.given",
     "Heads": "drafters.heads",
     "Hierarchical": "drafters.hierarchical",
     "JsonSchema": "rules.grammars",
@@ -103,6 +105,7 @@ __all__ = [
     "ForcedLast",
     "FrequencyPenalty",
     "GenerateOutput",
+    "Given",
     "Heads",
     "Hierarchical",
     "JsonSchema",

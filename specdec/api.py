@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specdec.checkpoints.generation_options import advice_on
-from specdec.data.inputs import Prefix, Text, encodings, prefix_ids, text_ids
+from specdec.data.inputs import Given, Prefix, Text, encodings, given_ids, prefix_ids, text_ids
 from specdec.decoding.batch_decoder import BatchDecoder, LoopDecoder
 from specdec.decoding.batches import make_batches
 from specdec.decoding.beam import BeamDecoder
@@ -69,6 +69,7 @@ class Pair:
         decoding: Decoding | None = None,
         *,
         prefix: Prefix | None = None,
+        given: Sequence[Given] | None = None,
         encoded: Sequence[np.ndarray] | None = None,
         trace: bool = False,
         **options: Any,
@@ -86,6 +87,10 @@ class Pair:
           prefix: forced beginning of the outputs of an encoder-decoder, which its decoder reads
             before it generates: a string or token ids without EOS, for all texts or in a list with
             one for each. It is not part of the output and has at most max_input_len tokens.
+          given: for each text what its output may be, which a draft with :class:`specdec.Given`
+            follows: a string as the output would have it, token ids, a list of several of these, or
+            None. It may be wrong in any way; outputs do not depend on it. Plain decoding does not
+            read it.
           encoded: the output of the target's encoder for each text, [S, D], or what another encoder
             made in its place. Then ``texts`` may be left out, unless the draft has an encoder.
           trace: return the blocks of every row.
@@ -97,7 +102,8 @@ class Pair:
 
         Raises:
           ValueError: an option out of range; an empty text, or one longer than max_input_len; a
-            prefix for a decoder-only model, whose text is the prefix.
+            prefix for a decoder-only model, whose text is the prefix; a given text for a draft that
+            follows none, or none for one that does.
           TypeError: an unknown option; for one of transformers' it says what to give instead.
         """
         refuse_unknown(options)
@@ -110,14 +116,16 @@ class Pair:
             ids = ids or self._not_read(len(encoded), decoding)
             encoded = encodings(encoded, len(ids), self.target.encoding_width)
         prefixes = self.prefix_ids(prefix, len(ids), **sizes)
+        followed = self._followed(given, len(ids), decoding)
         choice = None
         if decoding.to_choose:
             if ids:
-                choice = choose(self.target, self.draft, decoding, ids, prefixes)
+                choice = choose(self.target, self.draft, decoding, ids, prefixes, followed)
             decoding = decoding.with_shape(choice and choice.shape)
 
         def decoded(decoder: LoopDecoder[Any], trace: bool = False) -> GenerateOutput:
-            batches = make_batches(ids, decoding.batch_size, self.target.model, prefixes, encoded)
+            size, model = decoding.batch_size, self.target.model
+            batches = make_batches(ids, size, model, prefixes, encoded, followed)
             results = decoder.decode_all(batches, trace=trace, seconds=decoding.time_limit)
             return GenerateOutput.of(self.texts, decoding, decoder, len(ids), results)
 
@@ -145,7 +153,7 @@ class Pair:
 
     def stream(
         self, text: Text, decoding: Decoding | None = None, *, prefix: Prefix | None = None,
-        **options: Any,
+        given: Given = None, **options: Any,
     ) -> Iterator[Piece]:  # fmt: skip
         """Generates an output for one text, block by block: ``for piece in pair.stream(text)``.
 
@@ -155,6 +163,7 @@ class Pair:
 
         Args:
           text, decoding, prefix, options: as in :meth:`generate`; not beams, and nothing "auto".
+          given: the entry for this text alone; see :meth:`generate`.
 
         Yields:
           what each block adds.
@@ -162,7 +171,7 @@ class Pair:
         Raises:
           ValueError, TypeError: as :meth:`generate`.
         """
-        refuse_unknown(options, "stream", ("prefix",))
+        refuse_unknown(options, "stream", ("prefix", "given"))
         decoding = decoding_of(decoding, options).fitted(self.draft.most_guesses)
         if decoding.searches or decoding.to_choose or decoding.num_samples > 1 or decoding.audit:
             raise ValueError(
@@ -172,7 +181,8 @@ class Pair:
         sizes = {name: getattr(decoding, name) for name in ("max_input_len", "max_decode_len")}
         ids = self.token_ids([text], **sizes, truncate=decoding.truncate)
         prefixes = self.prefix_ids(prefix, 1, **sizes)
-        (batch,) = make_batches(ids, 1, self.target.model, prefixes)
+        followed = self._followed(None if given is None else [given], 1, decoding)
+        (batch,) = make_batches(ids, 1, self.target.model, prefixes, given=followed)
         decoder = build_decoder(self.target, self.draft, decoding)
         pauses = decoder.pauses(batch, often=True, seconds=decoding.time_limit, trace=True)
         return pieces_of(self.texts, decoding, decoder, batch, pauses)
@@ -262,7 +272,8 @@ class Pair:
 
     def choose(
         self, ids: Sequence[np.ndarray], decoding: Decoding | None = None, *,
-        prefixes: Sequence[np.ndarray] | None = None, remember: bool = True, **options: Any,
+        prefixes: Sequence[np.ndarray] | None = None, given: Sequence[np.ndarray] | None = None,
+        remember: bool = True, **options: Any,
     ) -> Choice:  # fmt: skip
         """The choice of "auto" for these rows; see :func:`specdec.measure.auto.choose`.
 
@@ -270,7 +281,7 @@ class Pair:
           decoding, options: as in :meth:`generate`.
         """
         decoding = decoding_of(decoding, options)
-        return choose(self.target, self.draft, decoding, ids, prefixes, remember=remember)
+        return choose(self.target, self.draft, decoding, ids, prefixes, given, remember=remember)
 
     def token_ids(
         self, texts: Iterable[Text], *, max_input_len: int, names: Sequence[str] | None = None,
@@ -314,9 +325,53 @@ class Pair:
             return found
         return [np.insert(ids, 0, first) if len(ids) else ids for ids in found]
 
+    def given_ids(
+        self, given: Sequence[Given], count: int, names: Sequence[str] | None = None
+    ) -> list[np.ndarray]:
+        """The texts that a draft follows in each of ``count`` rows; see :meth:`generate`.
+
+        Args:
+          names: of the rows in messages; "given 0" and so on by default.
+
+        Raises:
+          ValueError: see :func:`specdec.data.inputs.given_ids`.
+        """
+        model, first = self.target.model, self.target.first_token
+        return given_ids(given, count, self.vocabulary, model, first, names)
+
+    def follows(self, decoding: Decoding) -> bool:
+        """Whether the draft follows given texts in this way of decoding."""
+        return self.draft.follows and decoding.guesses and not decoding.searches
+
+    def _followed(
+        self, given: Sequence[Given] | None, count: int, decoding: Decoding
+    ) -> list[np.ndarray] | None:
+        """:meth:`given_ids` for a draft that reads them, None for one that does not.
+
+        Raises:
+          ValueError: texts for a draft that follows none, or for beams; none for one that does.
+        """
+        follows = self.follows(decoding)
+        if given is None:
+            if follows:
+                raise ValueError(
+                    "The draft follows given texts: give one for each text, given=[...], with None "
+                    "where there is none."
+                )
+            return None
+        if decoding.searches or not self.draft.follows:
+            raise ValueError(
+                "given is for a draft that follows it, and not for beams: leave given out, or load "
+                "the pair with draft=specdec.Given()."
+            )
+        found = self.given_ids(given, count)
+        return found if follows else None
+
 
 def refuse_unknown(
-    options: Mapping[str, Any], method: str = "generate", own: Sequence[str] = ("prefix", "trace")
+    options: Mapping[str, Any],
+    method: str = "generate",
+    own: Sequence[str] = ("prefix", "given", "trace"),
 ) -> None:
     """Raises TypeError for unknown options, with what to give instead.
 

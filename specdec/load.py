@@ -47,9 +47,10 @@ def load_pair(
       target, draft: a directory with config.json and safetensors, a T5X checkpoint (a
         ``checkpoint_<step>``, or a directory that holds some, for its latest; gs://bucket/path
         too), a hub id, or the name of a bundled pair for its target or draft. A draft may also be
-        one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Random`,
-        :class:`specdec.Hierarchical`, :class:`specdec.Heads`, what was trained on the target's
-        hidden states, or :class:`specdec.Quantized`, the target's own copy in 8 or 4 bits.
+        one of :class:`specdec.Ngram`, :class:`specdec.Copying`, :class:`specdec.Given`, texts that
+        are given with the rows, :class:`specdec.Random`, :class:`specdec.Hierarchical`,
+        :class:`specdec.Heads`, what was trained on the target's hidden states, or
+        :class:`specdec.Quantized`, the target's own copy in 8 or 4 bits.
       dtype: of activations and caches, "float32", "bfloat16" or "float16", and of weights that are
         stored in more bits. With "float32", weights of 16 bits stay in 16 bits, and results are the
         same. On CPU the draft's decoder then has float16 weights: reading them is most of its work,

@@ -121,6 +121,8 @@ class Prompt:
       prefix_lengths: [B], in 1..P.
       encoding: the target's, which then does not encode; None to encode ``inputs``. A draft with an
         encoder of its own reads ``inputs`` all the same.
+      given: [B, G] texts that a draft may follow, of output tokens: a 0, a text's ids plus 1, a 0,
+        the next text's, and so on, and a 0 behind the last; then zeros. None without any.
     """
 
     inputs: Shaped[AnyArray, "b s ..."]
@@ -128,6 +130,7 @@ class Prompt:
     prefix: Int[AnyArray, "b p"]
     prefix_lengths: Int[AnyArray, " b"]
     encoding: Encoding | None = None
+    given: Int[AnyArray, "b g"] | None = None
 
     @property
     def tokens(self) -> Int[AnyArray, "b s"]:

@@ -24,6 +24,7 @@ GOOD = {
     specdec.ForcedFirst: {"token": 3},
     specdec.ForcedLast: {},
     specdec.FrequencyPenalty: {"penalty": 1.0},
+    specdec.Given: {},
     specdec.Heads: {"path": "p"},
     specdec.Hierarchical: {"draft": "d", "inner": Copying()},
     specdec.JsonSchema: {"schema": {}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from specdec.text.base import Tokenizer
 
 Text = str | Sequence[int] | np.ndarray  # Or features [S, M] of an encoder that reads them.
 Prefix = Text | Sequence[Text]  # One for all texts, or one for each.
+Given = Text | Sequence[Text] | None  # A text that a row's draft follows, several, or none.
 
 
 def text_ids(
@@ -147,6 +148,53 @@ def prefix_ids(
     return [ids(each, f"prefix {i}") for i, each in enumerate(given)]
 
 
+def given_ids(
+    given: Sequence[Given], count: int, vocabulary: Tokenizer | None, model: LoadableModel,
+    first: int | None = None, names: Sequence[str] | None = None,
+) -> list[np.ndarray]:  # fmt: skip
+    """The texts that each of ``count`` rows gives a draft to follow, as in ``Prompt.given``.
+
+    A string gets EOS behind it, so that an output's end is guessed, too. Token ids stay as they
+    are. Empty texts are left out.
+
+    Args:
+      first: token that outputs begin with, in front of strings; None for none.
+      names: of the rows' entries in messages; "given 0" and so on by default.
+
+    Raises:
+      ValueError: another number of entries than rows; one that is no text, list of texts or None; a
+        token outside the vocabulary, or a string where there is none.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence | np.ndarray):
+        raise ValueError(f"given must be a list with an entry for each text, got {given!r}.")
+    if len(given) != count:
+        raise ValueError(
+            f"given has {len(given)} entries for {count} texts: give one for each, None where "
+            "there is none."
+        )
+    before = () if first is None else (first,)
+
+    def ids(text: Any, name: str) -> np.ndarray:
+        found = _tokens(text, name, vocabulary, model.vocab_size, True, before)
+        ends = model.eos_ids[:1] if isinstance(text, str) else ()
+        return np.concatenate([found, np.asarray(ends, np.int64)])
+
+    def packed(entry: Any, name: str) -> np.ndarray:
+        texts = entry if _holds_texts(entry) else [entry]
+        found = [ids(text, name) for text in texts if not isinstance(text, str | None) or text]
+        pieces = [np.insert(tokens + 1, 0, 0) for tokens in found if len(tokens)]
+        return np.concatenate([*pieces, [0]]).astype(np.int32)
+
+    names = names or [f"given {i}" for i in range(count)]
+    return [packed(entry, name) for entry, name in zip(given, names, strict=True)]
+
+
+def _holds_texts(entry: Any) -> bool:
+    """Whether it is a list of texts, and not one of token ids."""
+    texts = str | Sequence | np.ndarray | None
+    return isinstance(entry, list | tuple) and any(isinstance(each, texts) for each in entry)
+
+
 def _ids(
     text: Any, name: str, vocabulary: Tokenizer | None, model: LoadableModel, max_input_len: int,
     max_decode_len: int, continued: bool, before: Sequence[int] = (), truncate: bool | None = None,
@@ -156,30 +204,7 @@ def _ids(
     A prefix is not truncated: None.
     """
     vocab_size = model.vocab_size if continued else model.input_vocab_size
-    if isinstance(text, str):
-        if not text.strip() and not continued:
-            raise ValueError(f"{name} is empty.")
-        if vocabulary is None:
-            raise ValueError(
-                f"{name} is a string, but this pair has no vocabulary (no spiece.model, "
-                "tokenizer.json, vocab.json or encoder.json beside the target); give token ids."
-            )
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{name} is not valid Unicode: character {error.start} is half of a surrogate pair."
-            ) from None
-        ids = np.asarray([*before, *vocabulary.encode(text, add_eos=not continued)], np.int64)
-    else:
-        ids = np.asarray(text)
-        ids = ids if ids.size else np.zeros(0, np.int64)
-        whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
-        if not whole or (ids.size == 0 and not continued):
-            some = "" if continued else "non-empty "
-            raise ValueError(f"{name} must be a string or a {some}list of token ids.")
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
+    ids = _tokens(text, name, vocabulary, vocab_size, continued, before)
     if images := set(ids.tolist()) & set(model.image_ids):
         raise ValueError(
             f"{name} has token {min(images)}, which stands for an image: only texts can be read."
@@ -204,3 +229,35 @@ def _ids(
             f"Shorten it{lower}."
         )
     return ids
+
+
+def _tokens(
+    text: Any, name: str, vocabulary: Tokenizer | None, vocab_size: int, continued: bool,
+    before: Sequence[int],
+) -> np.ndarray:  # fmt: skip
+    """Token ids of a string, or those that are given; see :func:`_ids`."""
+    if isinstance(text, str):
+        if not text.strip() and not continued:
+            raise ValueError(f"{name} is empty.")
+        if vocabulary is None:
+            raise ValueError(
+                f"{name} is a string, but this pair has no vocabulary (no spiece.model, "
+                "tokenizer.json, vocab.json or encoder.json beside the target); give token ids."
+            )
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} is not valid Unicode: character {error.start} is half of a surrogate pair."
+            ) from None
+        ids = np.asarray([*before, *vocabulary.encode(text, add_eos=not continued)], np.int64)
+    else:
+        ids = np.asarray(text)
+        ids = ids if ids.size else np.zeros(0, np.int64)
+        whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+        if not whole or (ids.size == 0 and not continued):
+            some = "" if continued else "non-empty "
+            raise ValueError(f"{name} must be a string or a {some}list of token ids.")
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        raise ValueError(f"{name} has a token outside the vocabulary [0, {vocab_size}).")
+    return ids.astype(np.int64)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from specdec.checkpoints.loading import bundled
 from specdec.core.arguments import choice, whole
-from specdec.data.text import BadRow, existing_file, pair_of, read_pairs, stream_lines
+from specdec.data.text import BadRow, existing_file, fields_of, pair_of, read_pairs, stream_lines
 from specdec.text.base import Tokenizer
 from specdec.text.vocabulary import Vocabulary
 
@@ -27,6 +27,7 @@ class Example:
     reference: str | None  # A person's output; None where there is none.
     origin: str  # Where it came from, for messages ("talk.txt:12").
     tokens: tuple[int, ...] | None = None  # With EOS, where the task itself tokenizes and cuts.
+    given: tuple[str, ...] = ()  # Texts that a draft may follow.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,22 +166,39 @@ def bundled_examples(name: str) -> Task:
     return dataclasses.replace(text_file(bundled(name) / "examples.txt"), name=name)
 
 
-def pairs_file(name: str, directory: str | os.PathLike, split: str, joined: int = 1) -> Task:
+def pairs_file(
+    name: str, directory: str | os.PathLike, split: str, joined: int = 1, given: bool = False
+) -> Task:
     """``<directory>/<split>.tsv``: a line is ``input<TAB>reference``, any other is a bad row.
 
     Args:
+      given: a line is ``input<TAB>reference<TAB>text``, with a text that :class:`specdec.Given`
+        follows. Text and reference may be empty, and there may be more texts behind another tab.
       joined: so many pairs make one example, a paragraph. They are taken from parts far apart,
         since files are often sorted by length; what does not fill an example is left out. More than
         1 holds the file in memory, and no line of it may be bad.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: it is empty; joined < 1, or more than there are pairs.
+      ValueError: it is empty; joined < 1, more than there are pairs, or more than 1 with ``given``.
     """
     path = existing_file(Path(directory) / f"{split}.tsv")
+    if given:
+        if joined != 1:
+            raise ValueError(f"Given texts are of one line each: joined must be 1, got {joined}.")
+        return Task(f"{name}/{split}", lambda: _rows_with_texts(path))
     if joined == 1:
         return Task(f"{name}/{split}", lambda: _rows(path, pair_of))
     return Task.of(f"{name}/{split} by {joined}", _paragraphs(path, joined))
+
+
+def _rows_with_texts(path: Path) -> Iterator[Example | BadRow]:
+    for row in stream_lines(path, fields_of):
+        if isinstance(row, BadRow):
+            yield row
+        else:
+            origin, (text, reference, *given) = row
+            yield Example(text, reference or None, origin, given=tuple(filter(None, given)))
 
 
 def _paragraphs(path: Path, joined: int) -> list[Example]:
@@ -221,7 +239,7 @@ def seqio_task(
 
 def seqio_pairs_file(
     name: str, directory: str | os.PathLike, split: str, vocabulary: str, max_input_len: int,
-    prefix: str = "", metric: str = "bleu",
+    prefix: str = "", metric: str = "bleu", given: bool = False,
 ) -> Task:  # fmt: skip
     """:func:`pairs_file` as seqio reads it: with a prefix, cutting and a metric of T5's.
 
@@ -230,13 +248,15 @@ def seqio_pairs_file(
       max_input_len: tokens, EOS included, that inputs are cut to.
       prefix: before each input, such as "translate English to German: ".
       metric: "bleu" or "rouge".
+      given: see :func:`pairs_file`.
 
     Raises:
       FileNotFoundError, ValueError: as :func:`seqio_task` and :func:`pairs_file`.
     """
     known = _seqio_tasks().METRICS
     choice("metric", metric, *known)
-    pairs, words = pairs_file(name, directory, split), Vocabulary(vocabulary)
+    pairs = pairs_file(name, directory, split, given=given)
+    words = Vocabulary(vocabulary)
 
     def rows() -> Iterator[Example | BadRow]:
         for row in pairs.read():

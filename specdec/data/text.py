@@ -96,6 +96,17 @@ def pair_of(line: str) -> tuple[str, str]:
     return fields[0], fields[1]
 
 
+def fields_of(line: str) -> list[str]:
+    """The fields of a line, three or more; raises ValueError for fewer, or an empty first one."""
+    fields = line.split("\t")
+    if len(fields) < 3 or not fields[0].strip():
+        raise ValueError(
+            "expected 'input<TAB>reference<TAB>text', the input non-empty; found "
+            f"{len(fields)} field(s)."
+        )
+    return fields
+
+
 def stream_pairs(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
     """(input, target) pairs of a UTF-8 ``.tsv`` file, in the file's order.
 

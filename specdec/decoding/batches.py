@@ -87,6 +87,7 @@ class Batch:
 def make_batches(
     ids: Sequence[np.ndarray], batch_size: int, model: Model,
     prefixes: Sequence[np.ndarray] | None = None, encodings: Sequence[np.ndarray] | None = None,
+    given: Sequence[np.ndarray] | None = None,
 ) -> Iterator[Batch]:  # fmt: skip
     """Rows of the same buckets, ``batch_size`` at a time, the last filled up with empty rows.
 
@@ -94,13 +95,15 @@ def make_batches(
       ids: token ids of each text, or features [S, M].
       prefixes: of each text's output, the forced first tokens; those of no tokens share a bucket.
       encodings: the target's encoder's output for each, [S, D]; None to compute it.
+      given: the texts of each that a draft follows, as in :class:`Prompt`; of one size in all rows.
     """
     by_bucket: dict[tuple[int, int, int], list[int]] = {}
     nothing = np.zeros(0, np.int32)
     prefixes = [nothing] * len(ids) if prefixes is None else prefixes
-    for row, given in enumerate(ids):
+    given_size = None if given is None else input_bucket(max(map(len, given), default=1))
+    for row, text in enumerate(ids):
         encoded_size = len(encodings[row]) if encodings is not None else 0
-        sizes = _input_size(given), _bucket_or_0(len(prefixes[row])), _bucket_or_0(encoded_size)
+        sizes = _input_size(text), _bucket_or_0(len(prefixes[row])), _bucket_or_0(encoded_size)
         by_bucket.setdefault(sizes, []).append(row)
     for size, forced_size, encoded_size in sorted(by_bucket):
         rows = by_bucket[size, forced_size, encoded_size]
@@ -113,8 +116,11 @@ def make_batches(
                 firsts = _padded(prefixes, chosen, (batch_size, forced_size), model.pad_id)
                 prompt = forced(prompt, *firsts)
             if encodings is not None:
-                given = Encoding(*_padded(encodings, chosen, (batch_size, encoded_size), 0))
-                prompt = dataclasses.replace(prompt, encoding=given)
+                encoding = Encoding(*_padded(encodings, chosen, (batch_size, encoded_size), 0))
+                prompt = dataclasses.replace(prompt, encoding=encoding)
+            if given is not None and given_size:
+                followed, _ = _padded(given, chosen, (batch_size, given_size), 0)
+                prompt = dataclasses.replace(prompt, given=followed)
             yield Batch(prompt, row_ids)
 
 

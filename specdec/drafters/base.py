@@ -95,6 +95,7 @@ class OpenDraft:
     trees: TreeShapes | None = "fixed"
     independent: bool = True  # Whether its siblings can be drawn with replacement.
     encodes: bool = False  # Whether it reads inputs with an encoder of its own.
+    follows: bool = False  # Whether it follows texts that are given with the rows.
 
 
 # (topology, independent) -> a drafter of that shape; "independent": siblings with replacement.

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from specdec.core.fields import Whole, checked
+from specdec.core.fields import checked
 from specdec.core.pytrees import pytree
 from specdec.core.residuals import write_at
 from specdec.core.topology import Topology
 from specdec.drafters.base import OpenDraft, Opening
+from specdec.drafters.matching import (
+    NO_TOKEN,
+    Compared,
+    best_positions,
+    check_chains,
+    continued_from,
+    matched_lengths,
+)
 from specdec.drafters.shape import Shape, fixed_shape
 from specdec.models import filler
 from specdec.types import Draft, Params, Prompt, RandomSource, RuleStates, Start, Verdict
-
-# Most tokens compared: each is an operation of its own in the program.
-_Compared = Annotated[int, Whole(1, 64)]
 
 
 @pytree
@@ -53,15 +57,11 @@ class CopyingDrafter:
     """
 
     topology: Topology  # A chain, or several of equal depth.
-    max_match: _Compared = 8  # Most tokens compared.
+    max_match: Compared = 8  # Most tokens compared.
     catch_up: int = 0  # Tokens that a block may emit, where other drafts guess more in a row.
 
     def __post_init__(self):
-        if self.topology != Topology.branching((self._chains, *[1] * (self._depth - 1))):
-            raise ValueError(
-                "Copying continues from several positions: its tree is of chains, such as "
-                f"(4, 1, 1), not {self.topology}."
-            )
+        check_chains(self.topology, "Copying")
 
     @property
     def _chains(self) -> int:
@@ -95,26 +95,14 @@ class CopyingDrafter:
         del params, random, rules
         text, length = state.text, state.length[:, None]
         size = text.shape[1]
+        back = jnp.arange(self.max_match, 0, -1)
+        recent = jnp.take_along_axis(text, jnp.maximum(length - back, 0), axis=1)
+        recent = jnp.where(back <= state.num_decoded[:, None], recent, NO_TOKEN)
         position = jnp.arange(size)  # Of the first guess; the tokens before it have to match.
-        matched = jnp.zeros(text.shape, jnp.int32)
-        agrees = (position > 0) & (position < length)
-        for back in range(1, self.max_match + 1):
-            wanted = jnp.take_along_axis(text, jnp.maximum(length - back, 0), axis=1)
-            before = jnp.pad(text, ((0, 0), (back, 0)))[:, :size]
-            agrees &= (before == wanted) & (position >= back) & (back <= state.num_decoded[:, None])
-            matched += agrees
+        matched = matched_lengths(text, recent, position < length)
         ahead = (position - state.source[:, None]) % size
         score = jnp.where(matched > 0, matched * size - ahead, -1)
-        positions = []
-        for _ in range(self._chains):
-            best = jnp.argmax(score, axis=1)[:, None]
-            found = jnp.take_along_axis(score, best, axis=1) >= 0
-            positions.append(jnp.where(found, best, positions[0]) if positions else best)
-            # The next one is to be followed by another token.
-            score = jnp.where(text == jnp.take_along_axis(text, best, axis=1), -1, score)
-            if len(positions) == 1:
-                any_found = found[:, 0]
-        positions = jnp.concatenate(positions, axis=1)
+        positions, any_found = best_positions(text, score, self._chains)
         period = jnp.maximum(length - positions, 1)
         at = [positions + level % period for level in range(self._depth)]
         tokens = jnp.take_along_axis(text, jnp.concatenate(at, axis=1), axis=1)
@@ -130,13 +118,7 @@ class CopyingDrafter:
         slots = jnp.arange(verdict.tokens.shape[1])
         emitted = slots < verdict.num_emitted[:, None]
         text = write_at(state.text, verdict.tokens, state.length, verdict.num_emitted)
-        if self._chains == 1:
-            source = state.source
-        else:  # Of the chain that agrees with the emitted tokens, or of the first.
-            same = jnp.take_along_axis(state.text, state.positions, axis=1) == verdict.tokens[:, :1]
-            best = jnp.argmax(same, axis=1)[:, None]
-            here = jnp.take_along_axis(state.positions, best, axis=1)[:, 0]
-            source = jnp.where(jnp.any(same, axis=1), here, state.source)
+        source = continued_from(state.text, state.positions, state.source, verdict.tokens[:, 0])
         copied = jnp.take_along_axis(state.text, source[:, None] + slots, axis=1, mode="clip")
         agreed = jnp.cumprod(emitted & (copied == verdict.tokens), axis=1)
         more, source = verdict.num_emitted, source + jnp.sum(agreed, axis=1)
@@ -153,7 +135,7 @@ class Copying:
       max_match: most tokens compared, in 1..64.
     """
 
-    max_match: _Compared = 8
+    max_match: Compared = 8
 
     def __str__(self) -> str:
         return "copying"

@@ -18,6 +18,7 @@ from specdec.decoding.engine import Engine, EngineParams, Scored
 from specdec.decoding.state import initial_state
 from specdec.drafters.base import ChainDrafter, Drafter, DraftParams, OpenDraft, Opening
 from specdec.drafters.copying import Copying
+from specdec.drafters.given import Given
 from specdec.drafters.guessing import known
 from specdec.drafters.model import Checkpoint, draft_spec
 from specdec.drafters.ngram import Ngram
@@ -190,7 +191,7 @@ class Hierarchical:
 
     Attributes:
       draft: the draft model, as in :func:`specdec.load_pair`, or the target's copy in few bits.
-      inner: the draft of the draft: n-gram tables, copying or random guesses.
+      inner: the draft of the draft: n-gram tables, copying, given texts or random guesses.
       gamma: guesses of ``inner`` in a round.
 
     Raises:
@@ -198,7 +199,7 @@ class Hierarchical:
     """
 
     draft: str | os.PathLike | Checkpoint | Quantized
-    inner: Ngram | Copying | Random
+    inner: Ngram | Copying | Given | Random
     gamma: Annotated[int, Whole(1, MOST_NODES)] = 2
 
     def __post_init__(self):
@@ -207,10 +208,10 @@ class Hierarchical:
                 "Hierarchical.draft must be a model, by its path or name, or specdec.Quantized(), "
                 f"got {self.draft!r}."
             )
-        if not isinstance(self.inner, Ngram | Copying | Random):
+        if not isinstance(self.inner, Ngram | Copying | Given | Random):
             raise ValueError(
-                "Hierarchical.inner must be one of specdec.Ngram(), Copying() and Random(), whose "
-                f"guesses depend on tokens alone, got {self.inner!r}."
+                "Hierarchical.inner must be one of specdec.Ngram(), Copying(), Given() and "
+                f"Random(), whose guesses depend on tokens alone, got {self.inner!r}."
             )
         if isinstance(self.draft, os.PathLike):
             object.__setattr__(self, "draft", os.fspath(self.draft))
@@ -233,4 +234,7 @@ class Hierarchical:
             return DraftParams(loaded.params, sampling.traced()), inner.params(sampling)
 
         weights = (loaded.params, inner.weights)
-        return OpenDraft(make, params, weights, loaded, trees=None, encodes=opened.encodes)
+        return OpenDraft(
+            make, params, weights, loaded, trees=None, encodes=opened.encodes,
+            follows=inner.follows,
+        )  # fmt: skip

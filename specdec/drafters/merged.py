@@ -204,4 +204,5 @@ class Merged:
         return OpenDraft(
             make, params, weights, model, most, chain=False, trees=fewest, independent=False,
             encodes=any(each.encodes for each in opened),
+            follows=any(each.follows for each in opened),
         )  # fmt: skip

@@ -29,6 +29,7 @@ def choose(
     decoding: Decoding,
     ids: Sequence[np.ndarray],
     prefixes: Sequence[np.ndarray] | None = None,
+    given: Sequence[np.ndarray] | None = None,
     *,
     remember: bool = True,
 ) -> Choice:
@@ -44,6 +45,7 @@ def choose(
       decoding: its gamma or tree is "auto".
       ids: see :meth:`specdec.Pair.token_ids`; a few rows are enough.
       prefixes: of each row; see :meth:`specdec.Pair.prefix_ids`.
+      given: of each row; see :meth:`specdec.Pair.given_ids`.
       remember: whether to look for a choice made before, and to keep this one.
 
     Raises:
@@ -59,9 +61,11 @@ def choose(
     if (count := decoding.num_samples) > 1:  # They are measured as texts of their own.
         ids = [each for each in ids for _ in range(count)]
         prefixes = prefixes and [each for each in prefixes for _ in range(count)]
+        given = given and [each for each in given for _ in range(count)]
         size = decoding.batch_size * count
         decoding = dataclasses.replace(decoding, num_samples=1, batch_size=size)
-    batches = commonest(list(make_batches(ids, decoding.batch_size, target.model, prefixes)))
+    size = decoding.batch_size
+    batches = commonest(list(make_batches(ids, size, target.model, prefixes, given=given)))
     batches = batches[:_PROBED_BATCHES]
     space = (BeamSpace if name == "beams" else DecodeSpace)(target, draft, decoding)
     engine = space.engine

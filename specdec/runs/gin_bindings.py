@@ -12,6 +12,7 @@ from specdec.data import tasks
 from specdec.decoding.beam_rules import BeamConfig
 from specdec.decoding.options import Decoding
 from specdec.drafters.copying import Copying
+from specdec.drafters.given import Given
 from specdec.drafters.heads import Heads
 from specdec.drafters.hierarchical import Hierarchical
 from specdec.drafters.merged import Merged
@@ -54,7 +55,7 @@ _NAMED: dict[str, tuple[Any, ...]] = {
         Decoding, DecodeRun, TranscribeRun, Transcription, SamplingConfig, DeviceMesh, BeamConfig,
     ),
     "specdec.checkpoints": (checkpoint,),
-    "specdec.drafts": (Quantized, Ngram, Copying, Random, Heads, Hierarchical, Merged),
+    "specdec.drafts": (Quantized, Ngram, Copying, Given, Random, Heads, Hierarchical, Merged),
     "specdec.rules": (
         AllowedSequences, Automaton, Forbidden, ForcedFirst, ForcedLast, FrequencyPenalty,
         JsonSchema, MinLength, MinNewTokens, NoRepeatNgram, PresencePenalty, Regex,

@@ -77,6 +77,9 @@ class PreparedRun:
         target, draft = processes.sharing_target.agreed([*map(fingerprint, weights)])
         # With the weights: a draft trained again under the same name is another run.
         self._identity = f"# Weights: target {target}, draft {draft}\n{config}"
+        if self.pair.follows(self.run.decoding):  # They are not in the rows on disk.
+            texts = f"{self._inputs.checksum:08x}"
+            self._identity = f"# Rows with their texts: {texts}\n{self._identity}"
         if self._choice:
             chosen = self.run.decoding.shape or "gamma 0"
             self._identity = f"# Chosen: {chosen}\n{self._identity}"
@@ -108,7 +111,7 @@ class PreparedRun:
         (prefix,) = self.pair.prefix_ids(run.prefix, 1, **sizes)
         self._inputs = found = Inputs(
             rows, run.task.name, self.pair, bad_rows=run.bad_rows, prefix=prefix.tolist(),
-            truncate=how.truncate, **sizes,
+            truncate=how.truncate, follows=self.pair.follows(how), **sizes,
         )  # fmt: skip
         for row in islice(found.skipped(), SHOWN_REASONS):
             say(f"Skipped: {row.reason}")
@@ -139,12 +142,14 @@ class PreparedRun:
         """Replaces "auto" by a number or a tree."""
         how = self.run.decoding
         say(f"Choosing {'gamma' if how.gamma else 'tree'} by measurement (kept for the next time)")
-        some = [item.tokens for item in islice(self._inputs.items(), WINDOW * how.batch_size)]
+        items = list(islice(self._inputs.items(), WINDOW * how.batch_size))
+        some, given = [item.tokens for item in items], self._inputs.given(items)
         processes = self._processes.sharing_batches
         choice = None
         with processes.together():
             if not processes.index:
-                choice = self.pair.choose(some, how, prefixes=self._inputs.prefixes(len(some)))
+                prefixes = self._inputs.prefixes(len(some))
+                choice = self.pair.choose(some, how, prefixes=prefixes, given=given)
         choice = processes.agreed(choice)
         assert choice is not None
         say(str(choice))
@@ -300,9 +305,9 @@ class PreparedRun:
         run = self.run
         if not run.timing_examples:
             return []
-        ids = [item.tokens for item in self._inputs.sample(run.timing_examples)]
-        say(f"Timing {len(ids)} rows, {run.timing_repetitions} repetitions")
-        return list(self._inputs.batches_of(ids, run.decoding.batch_size))
+        items = self._inputs.sample(run.timing_examples)
+        say(f"Timing {len(items)} rows, {run.timing_repetitions} repetitions")
+        return list(self._inputs.batches_of(items, run.decoding.batch_size))
 
     def _load(self, draft: str | DraftSpec) -> Pair:
         run = self.run
@@ -334,7 +339,7 @@ class PreparedRun:
             lambda: {row.id: row.tokens for row in self.rows() if row.id in ids}
         )
         found = []
-        for batch in self._inputs.batches_of([item.tokens for item in items], how.batch_size):
+        for batch in self._inputs.batches_of(items, how.batch_size):
             rows = {index: items[row].id for index, row in enumerate(batch.row_ids) if row >= 0}
             given = {index: texts[row] for index, row in rows.items()}
             found += alpha.replayed(decoder, batch, given)

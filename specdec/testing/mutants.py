@@ -15,6 +15,7 @@ from specdec.core.randomness import draw
 from specdec.core.residuals import guess_counts, guess_probs, leading_true
 from specdec.core.topology import CHAIN
 from specdec.drafters.copying import CopyingDrafter
+from specdec.drafters.given import GivenDrafter
 from specdec.drafters.hierarchical import HierarchicalDrafter
 from specdec.drafters.model import ModelDrafter
 from specdec.drafters.ngram import NgramDrafter
@@ -200,6 +201,14 @@ class UnigramReported(NgramDrafter):
 
 class CopyUniform(CopyingDrafter):
     """Reports copied guesses as if they had been drawn uniformly."""
+
+    def propose(self, params, state, random, rules):
+        draft, after = super().propose(params, state, random, rules)
+        return dataclasses.replace(draft, probs=jnp.full((*draft.tokens.shape, 3), 1 / 3)), after
+
+
+class GivenUniform(GivenDrafter):
+    """Reports guesses of a given text as if they had been drawn uniformly."""
 
     def propose(self, params, state, random, rules):
         draft, after = super().propose(params, state, random, rules)

@@ -36,6 +36,19 @@ def test_pairs_are_joined_from_all_over_the_file(seven_pairs):
     assert task.examples[1].origin.endswith("test.tsv:2 and every 2 on")
 
 
+def test_a_column_of_texts_to_follow(tmp_path):
+    lines = ["in\tout\ttext", "in\t\ta\t\tb", "in\tout\t", "in\tout", "\tout\ttext"]
+    (tmp_path / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
+    task = pairs_file("edits", tmp_path, "test", given=True)
+    rows = list(task.read())
+    assert [row.given for row in rows[:3]] == [("text",), ("a", "b"), ()]
+    assert [row.reference for row in rows[:3]] == ["out", None, "out"]
+    assert all(isinstance(row, BadRow) for row in rows[3:])
+    assert rows[3].reason.endswith("the input non-empty; found 2 field(s).")
+    with pytest.raises(ValueError, match="joined must be 1, got 2"):
+        pairs_file("edits", tmp_path, "test", joined=2, given=True)
+
+
 @pytest.mark.parametrize("joined", [0, -1, 8])
 def test_pairs_cannot_be_joined_so(seven_pairs, joined):
     with pytest.raises(ValueError, match=r"joined must be in 1\.\.7"):

@@ -151,8 +151,8 @@ class TransformerModel:
         if self.layout != "out_in":
             raise ValueError(
                 "exact needs programs for CPU: elsewhere the compiler chooses the order of sums, "
-                "by the batch and by sizes. Leave exact out: up to seven guesses change no greedy "
-                "token there either, and audit=True says which tokens rounding may flip."
+                "by the batch and by sizes. Leave exact out; audit=True says which tokens it may "
+                "flip."
             )
         return dataclasses.replace(self, exact=True)
 

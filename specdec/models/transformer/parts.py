@@ -284,8 +284,8 @@ class Parts:
         own = [attention.entries(each, heads) for each in (key, value)]
         if paths is None:
             caches = _written(caches, number, own, at)
-            layers = (kv.of_layer(each, number) for each in caches)
-            return self._attending(number, query, *layers, view.bias, encoded), caches
+            keys, values = (kv.of_layer(each, number) for each in caches)
+            return self._attending(number, query, keys, values, view.bias, encoded), caches
 
         # Of this layer alone: in a loop all would be copied.
         layer_caches = tuple((kv.of_layer(each, number),) for each in caches)

@@ -28,7 +28,7 @@ FAMILIES = {
 COUNT = 24  # Tokens that are read.
 TREE = Topology((-1, 0, 0, 1, 2, 2, 3, 4))
 PATHS = [(0, 1, 3, 6), (0, 2, 4, 7)]
-# Tokens of each call, rows, entries of the cache.  Nine tokens leave some behind the last whole pass.
+# Tokens of each call, rows, entries of the cache. Nine tokens do not fill whole passes of six.
 CALLS = [(3, 8, 64), (8, 3, 180), (3, 3, 64)]
 
 

@@ -38,7 +38,8 @@ def product(
     kernel: LayerKernel, x: Float[Array, "b t i"], dtype: jnp.dtype | None = None
 ) -> Float[Array, "b t o"]:
     """The product of x and a packed kernel, in ``dtype``, x's own if None."""
-    tokens = x.reshape(1, -1, x.shape[-1])
+    # Else what makes x is fused into each pass, and rounds otherwise where tokens are left over.
+    tokens = barrier(x.reshape(1, -1, x.shape[-1]))
     of = functools.partial(few_tokens.product, kernel, dtype=dtype)
     return barrier(_in_passes(of, tokens, 1, _TOKENS, ONE_PASS)).reshape(*x.shape[:-1], -1)
 

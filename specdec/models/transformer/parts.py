@@ -353,7 +353,7 @@ class Parts:
             gate, inner = self.split(inner, 2, "mlp")
             inner = self.ops.in_memory(act(gate)) * inner
         else:
-            inner = self.ops.in_memory(act(inner))
+            inner = act(inner)
         return constrain(inner, MLP_AXES)
 
     def through(
